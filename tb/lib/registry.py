@@ -1,0 +1,102 @@
+"""The blocks that have a bench: ``tb/<room>/<block>.toml``, which is also the block's testplan.
+
+Keys: [block] name, title, dut ("module:callable"), config, args (attribute paths into the configuration, or "=literal"),
+bench (cocotb module), simulators, depth; [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
+"""
+from __future__ import annotations
+
+import importlib
+import tomllib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from spec.params import config as named_config
+from tb.lib.simulators import ROOT
+
+_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "depth", "tier", "waves"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockPlan:
+    name: str
+    title: str
+    dut: str
+    bench: str
+    path: Path
+    config: str = "tiny"
+    args: tuple[str, ...] = ()
+    simulators: tuple[str, ...] = ("verilator",)
+    depth: int = 4096
+    tier: str = "fast"
+    waves: str = ""  # test that `make waves` runs; default the first
+    ports: dict[str, str] = field(default_factory=dict)
+    memory_bytes: int = 1 << 20
+    features: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def tests(self) -> list[str]:
+        """Tests named by the features, in order, without repetition."""
+        return list(dict.fromkeys(t for f in self.features for t in f["tests"]))
+
+    @property
+    def bins(self) -> list[str]:
+        return [b for f in self.features for b in f.get("bins", [])]
+
+    def make(self) -> Any:
+        """The block's component."""
+        module, _, attr = self.dut.partition(":")
+        factory = getattr(importlib.import_module(module), attr)
+        return factory(*(_argument(named_config(self.config), a) for a in self.args))
+
+
+def _argument(params: Any, path: str) -> Any:
+    if path.startswith("="):
+        text = path[1:]
+        return int(text, 0) if text.lstrip("-").replace("x", "").isalnum() and text[:1].isdigit() else text
+    for part in path.split(".") if path != "self" else []:
+        params = getattr(params, part)
+    return params
+
+
+def load(path: Path) -> BlockPlan:
+    """Parse one plan.
+
+    Raises:
+        ValueError: unknown keys, or a feature without name or tests.
+    """
+    data = tomllib.loads(path.read_text())
+    block = data.get("block", {})
+    unknown = sorted(set(block) - _KEYS) + sorted(set(data) - {"block", "ports", "memory", "feature"})
+    if unknown:
+        raise ValueError(f"{path}: unknown key(s) {', '.join(unknown)}")
+    features = tuple(data.get("feature", ()))
+    for f in features:
+        if not f.get("name") or not f.get("tests") or set(f) - {"name", "tests", "bins"}:
+            raise ValueError(f"{path}: a feature needs name and tests, may have bins; got {f}")
+    for k in ("args", "simulators"):
+        if k in block:
+            block[k] = tuple(block[k])
+    return BlockPlan(
+        **block, path=path, ports=data.get("ports", {}), features=features,
+        memory_bytes=data.get("memory", {}).get("size_bytes", 1 << 20),
+    )
+
+
+@lru_cache
+def blocks() -> dict[str, BlockPlan]:
+    """All plans by name."""
+    plans: dict[str, BlockPlan] = {}
+    for path in sorted((ROOT / "tb").glob("*/*.toml")):
+        plan = load(path)
+        if plan.name in plans:
+            raise ValueError(f"{path}: block {plan.name!r} is also in {plans[plan.name].path}")
+        plans[plan.name] = plan
+    return plans
+
+
+def find(name: str) -> BlockPlan:
+    if name not in blocks():
+        raise KeyError(f"no block {name!r}; known: {', '.join(blocks())}")
+    return blocks()[name]

@@ -1,0 +1,161 @@
+"""Build a block's bench and run its cocotb tests; every outcome that is not a pass of every named test is a failure."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rtl.emit import Emitted, emit, write_atomic
+from tb.lib import top
+from tb.lib.ports import TopPort, describe
+from tb.lib.registry import BlockPlan
+from tb.lib.simulators import BUILD, Options, icarus, verilate
+
+HDL = Path(__file__).parent / "hdl"
+DEFAULT_SEED = 1
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """Result of one simulation: per test passed or the failure's first line; cycles; wall seconds."""
+
+    block: str
+    sim: str
+    seed: int
+    passed: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    cycles: int = 0
+    seconds: float = 0.0
+    build_seconds: float = 0.0
+    bins: dict[str, int] = field(default_factory=dict)
+    folder: Path = Path()
+    waves: Path | None = None
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.passed) and not self.failed
+
+
+def build(plan: BlockPlan, sim: str, *, waves: bool = False) -> tuple[Path, list[TopPort], Emitted]:
+    """(what runs, ports, emission) of the plan's block."""
+    block = plan.make()
+    emitted = emit(block, BUILD / "rtl")
+    ports = top.plan_ports(block, plan.ports, plan.depth, plan.memory_bytes)
+    dump = 'initial if ($test$plusargs("waves")) begin $dumpfile("waves.fst"); $dumpvars(0, tb_top); end' if sim == "icarus" else ""
+    text = top.verilog(emitted.top, ports, dump)
+    tb = BUILD / "rtl" / emitted.key / f"tb_{plan.name}_{sim}.v"
+    if not tb.exists() or tb.read_text() != text:
+        write_atomic(tb, lambda p: p.write_text(text))
+    sources = [tb, emitted.verilog, *(HDL / f for f in top.HDL)]
+    if sim == "icarus":
+        return icarus("tb_top", sources, "", plan.name), ports, emitted
+    name = plan.name + ("-waves" if waves else "")
+    return verilate("tb_top", sources, {"tb_top": ["*"]}, "", Options(waves=waves), name, emitted.shared), ports, emitted
+
+
+def environment(module: str, seed: int, results: Path, tests: list[str] | None) -> dict[str, str]:
+    """Environment for a simulator with cocotb inside (what cocotb_tools' runner sets)."""
+    import cocotb_tools.config as cc
+    import find_libpython
+
+    env = dict(os.environ)
+    libpython = find_libpython.find_libpython()
+    if libpython is None:
+        raise RuntimeError("libpython was not found: this Python was built without a shared library")
+    env.update(
+        GPI_USERS=";".join([libpython, cc.pygpi_entry_point()]),
+        PYTHONPATH=os.pathsep.join(p for p in sys.path if p),
+        PYGPI_PYTHON_BIN=sys.executable,
+        COCOTB_TOPLEVEL="tb_top",
+        COCOTB_TEST_MODULES=module,
+        TOPLEVEL_LANG="verilog",
+        COCOTB_TRUST_INERTIAL_WRITES="1",
+        COCOTB_RANDOM_SEED=str(seed),
+        COCOTB_RESULTS_FILE=str(results),
+        PATH=env.get("PATH", "") + os.pathsep + str(cc.libs_dir),
+    )
+    if tests:
+        env["COCOTB_TEST_FILTER"] = "|".join(rf"(^|\.){re.escape(t)}$" for t in tests)
+    return env
+
+
+def command(exe: Path, sim: str, waves: bool) -> list[str]:
+    import cocotb_tools.config as cc
+
+    if sim == "icarus":
+        return ["vvp", "-m", cc.lib_entry("vpi", "icarus"), str(exe), "-fst", *(["+waves"] if waves else [])]
+    return [str(exe), *(["--trace", "--trace-file", "waves.fst"] if waves else [])]
+
+
+def run(
+    plan: BlockPlan, sim: str, *, tests: list[str] | None = None, seed: int = DEFAULT_SEED, waves: bool = False,
+    timeout: float = 1800, folder: Path | None = None,
+) -> Outcome:
+    """Build and run. A test named in the plan or in `tests` that did not run counts as failed.
+
+    Raises:
+        MissingTool, BuildError: the simulator is missing, or refused the design.
+    """
+    t0 = time.perf_counter()
+    exe, ports, _ = build(plan, sim, waves=waves)
+    out = Outcome(block=plan.name, sim=sim, seed=seed, build_seconds=time.perf_counter() - t0)
+    out.folder = folder or BUILD / "runs" / f"{plan.name}-{sim}{'-waves' if waves else ''}"
+    shutil.rmtree(out.folder, ignore_errors=True)
+    out.folder.mkdir(parents=True)
+    results = out.folder / "results.xml"
+    env = environment(plan.bench, seed, results, tests)
+    env["TAWNY_BENCH"] = json.dumps(
+        {"block": plan.name, "sim": sim, "config": plan.config, "seed": seed, "ports": json.loads(describe(ports))}
+    )
+    t1 = time.perf_counter()
+    log = out.folder / "sim.log"
+    why = ""
+    with log.open("w") as f:
+        try:
+            code = subprocess.run(
+                command(exe, sim, waves), cwd=out.folder, env=env, stdout=f, stderr=subprocess.STDOUT, timeout=timeout
+            ).returncode
+            if code:
+                why = f"simulator ended with code {code}"
+        except subprocess.TimeoutExpired:
+            why = f"simulation still running after {timeout:.0f} s"
+    out.seconds = time.perf_counter() - t1
+    _read_results(results, out)
+    for name in tests or plan.tests:
+        if name not in out.passed and name not in out.failed:
+            out.failed[name] = why or "did not run"
+    if why and not out.failed:
+        out.failed["(simulation)"] = f"{why}; see {log}"
+    cover = out.folder / "coverage.json"
+    if cover.exists():
+        data = json.loads(cover.read_text())
+        out.bins, out.cycles = data["bins"], data["cycles"]
+    if waves and (out.folder / "waves.fst").exists():
+        out.waves = out.folder / "waves.fst"
+    return out
+
+
+def _read_results(path: Path, out: Outcome) -> None:
+    if not path.exists():
+        return
+    for case in ET.parse(path).iter("testcase"):
+        name = case.get("name", "?")
+        bad = [e for e in case if e.tag in ("failure", "error")]
+        if any(e.tag == "skipped" for e in case):
+            continue
+        if bad:
+            text = (bad[0].get("error_msg") or bad[0].get("message") or bad[0].text or "failed").strip()
+            out.failed[name] = text.splitlines()[0][:300] if text else "failed"
+        else:
+            out.passed.append(name)
+
+
+def rerun_command(out: Outcome, test: str) -> str:
+    return f"python -m tb.run --block {out.block} --sim {out.sim} --test {test} --seed {out.seed}"
