@@ -1,0 +1,48 @@
+"""The functional system as a device: exact bits, no time, no loss."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from golden.chip.system import System, SystemStalled
+from hccl.devices.base import Bytes, Device
+from hccl.errors import DeviceTimeout
+from spec.params import SystemParams
+
+
+class GoldenDevice(Device):
+    """`seed`: the order in which nodes and queues act is drawn from it; None: a fixed order. Results do not depend on it."""
+
+    kind = "golden"
+    timed = False
+
+    def __init__(self, params: SystemParams, *, seed: int | None = None):
+        super().__init__(params)
+        self.system = System(params, seed=seed)
+
+    def write_regs(self, writes: Iterable[tuple[int, str, int, int]]) -> None:
+        for node, name, index, value in writes:
+            self.system.write_reg(node, name, index, value)
+
+    def read_regs(self, reads: Sequence[tuple[int, str, int]]) -> list[int]:
+        return [self.system.read_reg(*r) for r in reads]
+
+    def mem_write(self, node: int, addr: int, values: Bytes) -> None:
+        self.system.mem_write(node, addr, values)
+
+    def mem_read(self, node: int, addr: int, n: int) -> Bytes:
+        return self.system.mem_read(node, addr, n)
+
+    def run(self, events: Sequence[int], deadline: int) -> int | None:
+        try:
+            self.system.run(deadline)
+        except SystemStalled as e:
+            raise DeviceTimeout("golden system: the collective cannot go on", str(e)) from None
+        got = self.read_regs([(i, "event", 0) for i in range(len(events))])
+        late = [i for i, (g, want) in enumerate(zip(got, events, strict=True)) if (g - want) & 0x8000_0000]
+        if late:
+            lines = "\n".join(f"  node {i}: {got[i]} events, expected {events[i]}" for i in late)
+            raise DeviceTimeout("golden system: all queues are idle before the expected events", lines)
+        return None
+
+    def close(self) -> None:
+        """Nothing to release: the system is memory of this process."""

@@ -1,0 +1,58 @@
+"""Every error the library raises on purpose; all derive from `HcclError`, so one `except` (the CLI's) turns each into one line."""
+from __future__ import annotations
+
+
+class HcclError(Exception):
+    """Base of the library's errors."""
+
+
+class UsageError(HcclError, ValueError):
+    """An argument that cannot work: what was given and what is expected."""
+
+
+class PlanError(HcclError, ValueError):
+    """A plan that cannot be run, found before anything runs.
+
+    Args:
+        what: what is wrong.
+        expected: what would be right.
+        rank, channel, index: the operation, where one can be named.
+    """
+
+    def __init__(
+        self, what: str, expected: str, *, rank: int | None = None, channel: int | None = None, index: int | None = None
+    ):
+        self.what, self.expected = what, expected
+        self.rank, self.channel, self.index = rank, channel, index
+        where = ", ".join(
+            f"{name} {v}" for name, v in (("rank", rank), ("channel", channel), ("op", index)) if v is not None
+        )
+        super().__init__(f"{where + ': ' if where else ''}{what}; expected {expected}")
+
+
+class MismatchError(HcclError):
+    """Ranks that asked for different things; names the ranks and what differs."""
+
+
+class DeviceError(HcclError):
+    """A device that is missing or answered something impossible."""
+
+
+class DeviceTimeout(DeviceError):
+    """The deadline passed before the expected events; `state` is the dump of queues and queue pairs."""
+
+    def __init__(self, message: str, state: str = ""):
+        self.state = state
+        super().__init__(message + (f"\n{state}" if state else ""))
+
+
+class CollectiveError(HcclError):
+    """A work-queue element ended in an error status; names the rank, the operation and the status."""
+
+
+class CollectiveTimeout(HcclError):
+    """A collective did not finish within its deadline; names the ranks that are behind, with the state of their queues."""
+
+    def __init__(self, message: str, state: str = ""):
+        self.state = state
+        super().__init__(message + (f"\n{state}" if state else ""))
