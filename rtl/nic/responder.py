@@ -1,0 +1,381 @@
+"""Receive side of the transport: sequence check, RECV queues, protection of WRITE, ACKs and NAKs.
+
+One engine serves all QPs, one event at a time. Events, first come first: a fault from the requester; a write of software; a failed memory
+write; an ACK to give out when the outlet is free; a packet; a RECV request. A packet is judged and its payload handed to the write path
+(or dropped there); nothing here waits for the transmit side: an ACK is a bit in the QP's context and its number in a queue.
+
+Members
+    `meta`     In stream RX_META; `write` Out stream write_command: what becomes of the payload, and completions
+    `check`    Out(CheckSignature): the remote region
+    `post`     In stream post_layout: RECV
+    `ack_in`   Out stream ack_layout: ACKs received, to the requester (never waited for: when its queue is full the ACK is lost)
+    `ack_out`  Out stream TX_META: ACKs and NAKs to send
+    `write_error`  In stream {qp, epoch}
+    `fault_in`, `fault_out`, `dest`, …, `command`, `hold`, `idle`, `go`, `state_now`, `psn_now`  as in the requester
+    `dropped`, `duplicate`, `nak`  Out(1)  pulses for the counters
+
+Rules
+    1. Packets for an unknown QP, for one not in RTR, RTS or SQD, or from another node than its peer are dropped and counted.
+    2. PSN expected: judged as below. Up to 2^23 behind: a duplicate, acknowledged again, never executed. Ahead: dropped; one NAK PSN per gap.
+    3. Judgement, first that applies: opcode not SEND or WRITE without immediate, opcode sequence, or length (FIRST, MIDDLE: MTU; LAST: 1 to
+       MTU; WRITE: the sum of the packets is RETH's length): NAK invalid request. SEND without RECV: RNR NAK, not accepted. Message
+       longer than the RECV: NAK invalid request, RECV completes with LOC_LEN_ERR. WRITE outside its region or without REMOTE_WRITE: NAK
+       access. Otherwise accepted. Every NAK but RNR and PSN puts the QP in ERR; the RECV queue is flushed with WR_FLUSH_ERR.
+    4. An accepted packet with `ack_req` is acknowledged at once: the ACK says that this NIC is responsible for the data. DONE says that the
+       data is in memory. A write that fails later makes the RECV complete with MEM_ERR, sends NAK operational and puts the QP in ERR.
+    5. One ACK waits per QP; it carries the newest PSN when it leaves. A duplicate does not replace a NAK that waits.
+    6. A RECV with a bad key completes with LOC_PROT_ERR when it reaches the head of its queue, and puts the QP in ERR. RECVs to a QP in
+       ERR complete with WR_FLUSH_ERR, in RESET with LOC_QP_OP_ERR.
+
+Latency: packet to write command 3 cycles, to ACK on `ack_out` 6. Interval: 4 cycles a packet, 3 an ACK, 3 a RECV.
+
+Assumptions
+    A1. `meta` and its payload are whole and checked (rtl.nic.deframer); payload of every meta follows on the data stream.
+"""
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.lib import enum, stream
+from amaranth.lib.fifo import SyncFIFO
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+from amaranth.utils import exact_log2
+
+from rtl.common.block import Block
+from rtl.common.layouts import layout
+from rtl.nic.queue_pair import (
+    PSN_BITS,
+    ack_layout,
+    command_layout,
+    now_signature,
+    post_layout,
+    qp_bits,
+    receive_context,
+    receive_entry,
+)
+from rtl.nic.regions import CheckSignature
+from rtl.nic.write_path import write_command, write_error
+from spec.interfaces import RX_META, TX_META
+from spec.packet import Opcode, Syndrome
+from spec.params import MemParams, NicParams
+from spec.registers import Access, QpState
+from spec.wqe import Status
+
+
+class Event(enum.Enum, shape=3):
+    FAULT = 0
+    COMMAND = 1
+    WRITE_ERROR = 2
+    ACK = 3
+    PACKET = 4
+    POST = 5
+
+
+class Verdict(enum.Enum, shape=4):
+    DROP = 0
+    IS_ACK = 1
+    DUPLICATE = 2
+    AHEAD = 3
+    NOT_READY = 4
+    INVALID = 5
+    TOO_LONG = 6
+    ACCESS = 7
+    ACCEPT = 8
+
+
+class Responder(Block):
+    def __init__(self, nic: NicParams, mem: MemParams):
+        self.nic = nic
+        q = qp_bits(nic)
+        super().__init__({
+            "meta": In(stream.Signature(layout(RX_META))),
+            "write": Out(stream.Signature(write_command(nic))),
+            "check": Out(CheckSignature()),
+            "post": In(stream.Signature(post_layout())),
+            "ack_in": Out(stream.Signature(ack_layout(nic))),
+            "ack_out": Out(stream.Signature(layout(TX_META))),
+            "write_error": In(stream.Signature(write_error(nic))),
+            "fault_in": In(stream.Signature(q)), "fault_out": Out(stream.Signature(q)),
+            "dest": Out(q), "dest_qp": In(24), "dest_node": In(16),
+            "command": In(command_layout(nic)), "hold": In(1), "idle": Out(1), "go": In(1),
+            "state_now": Out(now_signature(nic, 3)), "psn_now": Out(now_signature(nic, PSN_BITS)),
+            "dropped": Out(1), "duplicate": Out(1), "nak": Out(1),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        p = self.nic
+        q, depth_bits = qp_bits(p), exact_log2(p.rq_depth)
+        ctx_layout = receive_context(p)
+
+        contexts = Memory(shape=ctx_layout, depth=p.qps, init=[])
+        m.submodules.contexts = contexts
+        ctx_rd, ctx_wr = contexts.read_port(), contexts.write_port()
+        entries = Memory(shape=receive_entry(), depth=p.qps * p.rq_depth, init=[])
+        m.submodules.entries = entries
+        rq_rd, rq_wr = entries.read_port(), entries.write_port()
+        m.submodules.acks = acks = SyncFIFO(width=q, depth=p.qps)
+
+        event, qp = Signal(Event), Signal(q)
+        c, n = Signal(ctx_layout), Signal(ctx_layout)
+        e = rq_rd.data
+        picked, picked_qp, busy = Signal(Event), Signal(q), Signal()
+        post_full = Signal()
+        command = Signal(command_layout(p))
+        error, reset, tell = Signal(), Signal(), Signal()
+        first_status = Signal(8)
+        lost = Signal(write_error(p))
+
+        meta, post, out, write = self.meta.payload, self.post.payload, self.ack_out.payload, self.write.payload
+        m.d.comb += [
+            n.eq(c), ctx_wr.addr.eq(qp), ctx_wr.data.eq(n),
+            self.state_now.qp.eq(qp), self.state_now.value.eq(n.state), self.state_now.write.eq(ctx_wr.en),
+            self.psn_now.qp.eq(qp), self.psn_now.value.eq(n.epsn), self.psn_now.write.eq(ctx_wr.en),
+            self.dest.eq(qp), acks.w_data.eq(qp), self.fault_out.payload.eq(qp),
+            ctx_rd.en.eq(0), rq_rd.en.eq(0),
+            self.check.key.eq(meta.rkey), self.check.addr.eq(meta.va), self.check.length.eq(meta.dma_len),
+            self.check.need.eq(Access.REMOTE_WRITE.value),
+            self.ack_in.payload.qp.eq(qp), self.ack_in.payload.psn.eq(meta.psn), self.ack_in.payload.syndrome.eq(meta.syndrome),
+            write.qp.eq(qp), write.epoch.eq(c.epoch), write.length.eq(0),
+        ]
+        with m.If(ctx_wr.en & n.pending & ~n.queued):
+            m.d.comb += [acks.w_en.eq(1), ctx_wr.data.queued.eq(1)]
+
+        def answer(syndrome):
+            return [n.pending.eq(1), n.syndrome.eq(syndrome)]
+
+        # What a packet is, from its opcode.
+        op = meta.opcode
+        is_send, is_write, immediate = Signal(), Signal(), Signal()
+        starts, ends, full_size = Signal(), Signal(), Signal()
+
+        def one_of(*codes):
+            return reduce(or_, (op == code.value for code in codes))
+
+        m.d.comb += [
+            is_send.eq(op <= Opcode.SEND_ONLY_IMM), is_write.eq(~is_send & (op <= Opcode.WRITE_ONLY_IMM)),
+            immediate.eq(one_of(Opcode.SEND_LAST_IMM, Opcode.SEND_ONLY_IMM, Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY_IMM)),
+            starts.eq(one_of(Opcode.SEND_FIRST, Opcode.SEND_ONLY, Opcode.WRITE_FIRST, Opcode.WRITE_ONLY)),
+            ends.eq(one_of(Opcode.SEND_LAST, Opcode.SEND_ONLY, Opcode.WRITE_LAST, Opcode.WRITE_ONLY)),
+            full_size.eq(meta.length == p.mtu),
+        ]
+        live, sequence, size_right, total_right = Signal(), Signal(), Signal(), Signal()
+        distance, room = Signal(PSN_BITS), Signal(32)
+        verdict = Signal(Verdict)
+        target = Signal(64)
+        m.d.comb += [
+            live.eq(((c.state == QpState.RTR) | (c.state == QpState.RTS) | (c.state == QpState.SQD))
+                    & (self.dest_node == meta.src_node) & (meta.dest_qp < p.qps)),
+            distance.eq(meta.psn - c.epsn),
+            sequence.eq(Mux(starts, ~c.in_message, c.in_message & (c.write == is_write))),
+            size_right.eq(Mux(ends, (meta.length <= p.mtu) & (starts | (meta.length != 0)), full_size)),
+            room.eq(Mux(starts, Mux(is_write, meta.dma_len, e.length), c.remain)),
+            total_right.eq(is_send | Mux(ends, room == meta.length, room > meta.length)),
+        ]
+
+        with m.FSM(init="CLEAR"):
+            with m.State("CLEAR"):  # memories keep their contents over a reset: every context starts from zero
+                m.d.comb += [n.eq(0), ctx_wr.en.eq(1)]
+                m.d.sync += qp.eq(qp + 1)
+                with m.If(qp == p.qps - 1):
+                    m.next = "IDLE"
+
+            with m.State("IDLE"):
+                m.d.comb += [ctx_rd.addr.eq(picked_qp), self.dest.eq(picked_qp), self.idle.eq(~self.fault_in.valid), ctx_rd.en.eq(busy)]
+                m.d.sync += [event.eq(picked), qp.eq(picked_qp), error.eq(0), reset.eq(0), tell.eq(0), first_status.eq(Status.WR_FLUSH_ERR)]
+                with m.If(self.fault_in.valid):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.FAULT), picked_qp.eq(self.fault_in.payload), self.fault_in.ready.eq(1)]
+                with m.Elif(self.hold):
+                    m.d.comb += [busy.eq(self.go), picked.eq(Event.COMMAND), picked_qp.eq(self.command.qp)]
+                    m.d.sync += command.eq(self.command)
+                with m.Elif(self.write_error.valid):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.WRITE_ERROR), picked_qp.eq(self.write_error.payload.qp)]
+                    m.d.comb += self.write_error.ready.eq(1)
+                    m.d.sync += lost.eq(self.write_error.payload)
+                with m.Elif(acks.r_rdy & ~self.ack_out.valid):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.ACK), picked_qp.eq(acks.r_data), acks.r_en.eq(1)]
+                with m.Elif(self.meta.valid & self.write.ready):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.PACKET), picked_qp.eq(meta.dest_qp[:q])]
+                with m.Elif(self.post.valid & ~post_full):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.POST), picked_qp.eq(post.request.qpn[:q])]
+                with m.If(busy):
+                    m.next = "FETCH"
+
+            with m.State("FETCH"):
+                m.d.sync += c.eq(ctx_rd.data)
+                m.d.comb += [rq_rd.addr.eq(Cat(ctx_rd.data.head[:depth_bits], qp)), rq_rd.en.eq(event == Event.PACKET)]
+                with m.Switch(event):
+                    for one in Event:
+                        with m.Case(one):
+                            m.next = one.name
+
+            with m.State("FAULT"):
+                m.next = "IDLE"
+                with m.If((c.state != QpState.ERR) & (c.state != QpState.RESET)):
+                    m.d.sync += error.eq(1)
+                    m.next = "LOOP"
+
+            with m.State("COMMAND"):
+                value = command.data
+                m.next = "IDLE"
+                with m.Switch(command.what):
+                    with m.Case(0):
+                        with m.If((value == QpState.RESET) | (value == QpState.ERR)):
+                            m.d.sync += [error.eq(1), reset.eq(value == QpState.RESET)]
+                            m.next = "LOOP"
+                        with m.Elif((c.state != QpState.ERR) & (value < QpState.ERR)):
+                            m.d.comb += [n.state.eq(value), ctx_wr.en.eq(1)]
+                    with m.Case(2):
+                        with m.If(c.state <= QpState.RTR):
+                            m.d.comb += [n.epsn.eq(value), ctx_wr.en.eq(1)]
+
+            with m.State("WRITE_ERROR"):
+                m.next = "IDLE"
+                with m.If((c.state != QpState.ERR) & (c.state != QpState.RESET) & (c.epoch == lost.epoch)):
+                    m.d.comb += answer(Syndrome.NAK_OPERATIONAL)
+                    m.d.sync += [c.eq(n), error.eq(1), tell.eq(1)]
+                    m.next = "LOOP"
+
+            with m.State("ACK"):
+                m.d.comb += [n.pending.eq(0), n.queued.eq(0), ctx_wr.en.eq(1)]
+                with m.If(c.pending):
+                    m.d.sync += [
+                        self.ack_out.valid.eq(1), out.opcode.eq(Opcode.ACK), out.dest_node.eq(self.dest_node),
+                        out.dest_qp.eq(self.dest_qp), out.syndrome.eq(c.syndrome), out.msn.eq(c.msn),
+                        out.psn.eq(Mux(c.syndrome == Syndrome.ACK, c.epsn - 1, c.epsn)),
+                    ]
+                    m.d.comb += self.nak.eq(c.syndrome != Syndrome.ACK)
+                m.next = "IDLE"
+
+            with m.State("PACKET"):
+                m.next = "APPLY"
+                m.d.sync += [verdict.eq(Verdict.ACCEPT), target.eq(Mux(starts, Mux(is_write, meta.va, e.laddr), c.addr))]
+                with m.If(~live):
+                    m.d.sync += verdict.eq(Verdict.DROP)
+                with m.Elif(op == Opcode.ACK):
+                    m.d.sync += verdict.eq(Verdict.IS_ACK)
+                with m.Elif(distance[PSN_BITS - 1]):
+                    m.d.sync += verdict.eq(Verdict.DUPLICATE)
+                with m.Elif(distance != 0):
+                    m.d.sync += verdict.eq(Verdict.AHEAD)
+                with m.Elif(~(is_send | is_write) | immediate | ~sequence | ~size_right | ~total_right):
+                    m.d.sync += verdict.eq(Verdict.INVALID)
+                with m.Elif(is_send & starts & (c.head == c.tail)):
+                    m.d.sync += verdict.eq(Verdict.NOT_READY)
+                with m.Elif(is_send & (meta.length > room)):
+                    m.d.sync += verdict.eq(Verdict.TOO_LONG)
+                with m.Elif(is_write & starts & ~self.check.ok):
+                    m.d.sync += verdict.eq(Verdict.ACCESS)
+
+            with m.State("APPLY"):
+                m.d.comb += [
+                    self.meta.ready.eq(1), ctx_wr.en.eq(1),
+                    write.drop.eq(verdict != Verdict.ACCEPT), write.addr.eq(target), write.length.eq(meta.length),
+                    write.send.eq(is_send), write.tag.eq(e.tag), self.write.valid.eq(meta.length != 0),
+                ]
+                m.next = "IDLE"
+                with m.Switch(verdict):
+                    with m.Case(Verdict.DROP):
+                        m.d.comb += [self.dropped.eq(1), ctx_wr.en.eq(0)]
+                    with m.Case(Verdict.IS_ACK):
+                        m.d.comb += [self.ack_in.valid.eq(1), ctx_wr.en.eq(0)]
+                    with m.Case(Verdict.DUPLICATE):
+                        m.d.comb += [self.duplicate.eq(1), n.pending.eq(1)]
+                        with m.If(~c.pending):
+                            m.d.comb += n.syndrome.eq(Syndrome.ACK)
+                    with m.Case(Verdict.AHEAD):
+                        with m.If(~c.nak_sent):
+                            m.d.comb += [*answer(Syndrome.NAK_PSN), n.nak_sent.eq(1)]
+                    with m.Case(Verdict.NOT_READY):
+                        m.d.comb += [*answer(Syndrome.RNR_NAK), n.nak_sent.eq(1)]
+                    with m.Case(Verdict.ACCEPT):
+                        count = Signal(32)
+                        m.d.comb += [
+                            count.eq(Mux(starts, 0, c.count) + meta.length),
+                            n.epsn.eq(c.epsn + 1), n.nak_sent.eq(0), n.in_message.eq(~ends), n.write.eq(is_write),
+                            n.addr.eq(target + meta.length), n.remain.eq(room - meta.length), n.count.eq(count),
+                            write.emit.eq(ends & is_send), write.byte_len.eq(count),
+                        ]
+                        with m.If(meta.ack_req):
+                            m.d.comb += answer(Syndrome.ACK)
+                        with m.If(ends):
+                            m.d.comb += n.msn.eq(c.msn + 1)
+                        with m.If(ends & is_send):
+                            m.d.comb += [n.head.eq(c.head + 1), self.write.valid.eq(1)]
+                            m.d.sync += [post_full.eq(0), c.eq(ctx_wr.data)]
+                            with m.If(c.poison):
+                                m.next = "LOOP"
+                    with m.Default():
+                        with m.Switch(verdict):
+                            with m.Case(Verdict.ACCESS):
+                                m.d.comb += answer(Syndrome.NAK_ACCESS)
+                            with m.Default():
+                                m.d.comb += answer(Syndrome.NAK_INVALID)
+                        m.d.comb += ctx_wr.en.eq(0)
+                        m.d.sync += [c.eq(n), error.eq(1), tell.eq(1)]
+                        with m.If(verdict == Verdict.TOO_LONG):
+                            m.d.sync += first_status.eq(Status.LOC_LEN_ERR)
+                        m.next = "LOOP"
+
+            with m.State("POST"):
+                full = Signal()
+                m.d.comb += [
+                    full.eq((c.tail - c.head)[:depth_bits + 1] == p.rq_depth),
+                    rq_wr.addr.eq(Cat(c.tail[:depth_bits], qp)), rq_wr.data.tag.eq(post.request.tag),
+                    rq_wr.data.status.eq(Mux(c.poison, Status.WR_FLUSH_ERR.value, post.status)),
+                    rq_wr.data.length.eq(post.request.length), rq_wr.data.laddr.eq(post.request.laddr),
+                    write.tag.eq(post.request.tag), write.emit.eq(1), write.info.eq(post.request.laddr),
+                    write.status.eq(Mux(c.state == QpState.ERR, Status.WR_FLUSH_ERR.value, Status.LOC_QP_OP_ERR.value)),
+                ]
+                m.next = "IDLE"
+                with m.If((c.state == QpState.ERR) | (c.state == QpState.RESET)):
+                    m.d.comb += [self.write.valid.eq(1), self.post.ready.eq(self.write.ready)]
+                    with m.If(~self.write.ready):
+                        m.next = "POST"
+                with m.Elif(full):
+                    m.d.sync += post_full.eq(1)
+                with m.Else():
+                    m.d.comb += [rq_wr.en.eq(1), self.post.ready.eq(1), n.tail.eq(c.tail + 1), ctx_wr.en.eq(1)]
+                    m.d.sync += c.eq(ctx_wr.data)
+                    with m.If(c.poison | (post.status != 0)):
+                        m.d.comb += n.poison.eq(1)
+                        m.next = "LOOP"
+
+            with m.State("LOOP"):
+                m.d.comb += [rq_rd.addr.eq(Cat(c.head[:depth_bits], qp)), rq_rd.en.eq(1)]
+                m.next = "ENTRY"
+                with m.If(c.head == c.tail):
+                    m.next = "END"
+
+            with m.State("ENTRY"):
+                m.d.comb += [
+                    self.write.valid.eq(error | (e.status != 0)), write.tag.eq(e.tag), write.emit.eq(1),
+                    write.status.eq(Mux(error, first_status, e.status)),
+                    write.info.eq(Mux(error, 0, e.laddr)), n.head.eq(c.head + 1),
+                ]
+                with m.If(~self.write.valid):
+                    m.next = "END"
+                with m.Elif(self.write.ready):
+                    m.d.sync += [c.eq(n), first_status.eq(Status.WR_FLUSH_ERR), post_full.eq(0)]
+                    with m.If(~error):
+                        m.d.sync += [error.eq(1), tell.eq(1)]
+                    m.next = "LOOP"
+
+            with m.State("END"):
+                m.d.comb += ctx_wr.en.eq(1)
+                m.d.sync += post_full.eq(0)
+                m.next = "IDLE"
+                with m.If(error):
+                    m.d.comb += [n.state.eq(QpState.ERR), n.in_message.eq(0), n.poison.eq(0)]
+                with m.If(reset):
+                    m.d.comb += [n.eq(0), n.queued.eq(c.queued), n.epoch.eq(c.epoch + 1)]
+                with m.If(tell):
+                    m.d.comb += [self.fault_out.valid.eq(1), ctx_wr.en.eq(self.fault_out.ready)]
+                    with m.If(~self.fault_out.ready):
+                        m.next = "END"
+        with m.If(self.ack_out.valid & self.ack_out.ready):
+            m.d.sync += self.ack_out.valid.eq(0)
+        return m

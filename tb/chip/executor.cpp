@@ -1,0 +1,236 @@
+// Executor of a whole system: one compiled model of a station, instantiated once per node, and one of the switch.
+// All models step together, one clock cycle at a time. What crosses between them (packet beats, ready, AXI4-Lite) comes from
+// registers on both sides, so moving it once a cycle is exact. Called through the C functions at the end (tb/chip/executor.py).
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "Vstation.h"
+#include "Vswitch.h"
+#include "verilated.h"
+#include "verilated_sym_props.h"
+#include "verilated_syms.h"
+#if VM_TRACE
+#include "verilated_fst_c.h"
+#endif
+#include "switch_ports.h"  // generated: names of the ports, and the switch's ports as a table
+
+namespace {
+
+struct Command {  // one register access; mirrors tb/chip/executor.py
+  uint32_t node, write, addr, data, value, resp;
+};
+
+constexpr int BEAT_WORDS = 19;  // 578 bits: data 512, keep 64, first, last
+
+struct Player {  // register accesses of one node, in order
+  std::vector<Command*> list;
+  size_t at = 0;
+  bool waiting = false;
+};
+
+struct System {
+  VerilatedContext context;
+  std::vector<std::unique_ptr<Vstation>> station;
+  std::unique_ptr<Vswitch> net;
+  std::vector<Player> player;
+  std::vector<SwitchPort> port;
+  uint64_t cycle = 0;
+#if VM_TRACE
+  std::unique_ptr<VerilatedFstC> trace;
+#endif
+  ~System() {
+    for (auto& s : station) s->final();
+    if (net) net->final();
+#if VM_TRACE
+    if (trace) trace->close();
+#endif
+  }
+
+  void edge(int clk) {
+    for (auto& s : station) {
+      s->clk = clk;
+      s->eval();
+    }
+    net->clk = clk;
+    net->eval();
+#if VM_TRACE
+    if (trace) {
+      context.timeInc(1);
+      trace->dump(context.time());
+    }
+#endif
+  }
+
+  // Beats and ready bits between stations and switch, as they stand before the edge.
+  void exchange() {
+    for (size_t i = 0; i < station.size(); i++) {
+      Vstation& s = *station[i];
+      SwitchPort& p = port[i];
+      *p.i_valid = s.up__valid;
+      if (s.up__valid) std::memcpy(p.i_payload, s.up__payload.data(), BEAT_WORDS * 4);
+      s.up__ready = *p.i_ready;
+      s.down__valid = *p.o_valid;
+      if (*p.o_valid) std::memcpy(s.down__payload.data(), p.o_payload, BEAT_WORDS * 4);
+      *p.o_ready = s.down__ready;
+    }
+  }
+
+  // Register players: drive the port for the coming edge, or take the answer that stands on it. Returns accesses still to do.
+  size_t play() {
+    size_t left = 0;
+    for (size_t i = 0; i < station.size(); i++) {
+      Player& p = player[i];
+      if (p.at >= p.list.size()) continue;
+      left += p.list.size() - p.at;
+      Vstation& s = *station[i];
+      Command& c = *p.list[p.at];
+      if (!p.waiting) {
+        p.waiting = true;
+        if (c.write) {
+          s.ctl__aw__payload = c.addr;
+          s.ctl__w__payload = (uint64_t(0xF) << 32) | c.data;
+          s.ctl__aw__valid = s.ctl__w__valid = 1;
+        } else {
+          s.ctl__ar__payload = c.addr;
+          s.ctl__ar__valid = 1;
+        }
+      } else {
+        const bool answered = c.write ? s.ctl__b__valid : s.ctl__r__valid;
+        if (answered) {
+          c.resp = c.write ? s.ctl__b__payload : uint32_t(s.ctl__r__payload >> 32) & 3;
+          c.value = c.write ? 0 : uint32_t(s.ctl__r__payload);
+          p.at++;
+          p.waiting = false;
+        }
+      }
+    }
+    return left;
+  }
+
+  void step() {
+    exchange();
+    // ready as it stands before the edge tells which address and data words are taken by it
+    uint8_t aw[64], w[64], ar[64];
+    for (size_t i = 0; i < station.size(); i++) {
+      Vstation& s = *station[i];
+      aw[i] = s.ctl__aw__ready;
+      w[i] = s.ctl__w__ready;
+      ar[i] = s.ctl__ar__ready;
+    }
+    edge(1);
+    for (size_t i = 0; i < station.size(); i++) {
+      Vstation& s = *station[i];
+      if (aw[i]) s.ctl__aw__valid = 0;
+      if (w[i]) s.ctl__w__valid = 0;
+      if (ar[i]) s.ctl__ar__valid = 0;
+    }
+    edge(0);
+    cycle++;
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+void* tawny_new(int nodes, const char* trace_file) {
+  auto sys = std::make_unique<System>();
+  sys->context.traceEverOn(trace_file != nullptr);
+  for (int i = 0; i < nodes; i++) {
+    const std::string name = "node" + std::to_string(i);
+    sys->station.push_back(std::make_unique<Vstation>(&sys->context, name.c_str()));
+  }
+  sys->net = std::make_unique<Vswitch>(&sys->context, "switch");
+  sys->player.resize(nodes);
+  sys->port = switch_ports(*sys->net);
+  for (auto& s : sys->station) {
+    s->rst = 1;
+    s->ctl__b__ready = s->ctl__r__ready = 1;
+  }
+  sys->net->rst = 1;
+#if VM_TRACE
+  if (trace_file) {
+    sys->trace = std::make_unique<VerilatedFstC>();
+    for (auto& s : sys->station) s->trace(sys->trace.get(), 99);
+    sys->net->trace(sys->trace.get(), 99);
+    sys->trace->open(trace_file);
+  }
+#endif
+  return sys.release();
+}
+
+void tawny_free(void* handle) { delete static_cast<System*>(handle); }
+
+void tawny_pins(void* handle, uint32_t stall, uint32_t seed, uint32_t seed_step, const uint32_t* probability) {
+  System& sys = *static_cast<System*>(handle);
+  uint32_t i = 0;
+  for (auto& s : sys.station) {
+    s->stall = stall;
+    s->seed = seed + i++ * seed_step;
+    s->p_drop = probability[0];
+    s->p_dup = probability[1];
+    s->p_reorder = probability[2];
+    s->p_corrupt = probability[3];
+  }
+}
+
+void tawny_reset(void* handle, int cycles) {
+  System& sys = *static_cast<System*>(handle);
+  for (auto& s : sys.station) s->rst = 1;
+  sys.net->rst = 1;
+  for (int i = 0; i < cycles; i++) sys.step();
+  for (auto& s : sys.station) s->rst = 0;
+  sys.net->rst = 0;
+}
+
+uint64_t tawny_cycles(void* handle) { return static_cast<System*>(handle)->cycle; }
+
+// First byte of bank `bank` of node `node`'s memory, or null; `rows` gets its rows.
+void* tawny_memory(void* handle, int node, int bank, uint64_t* rows) {
+  System& sys = *static_cast<System*>(handle);
+  const std::string scope = "node" + std::to_string(node) + ".Station.node.sram.bank" + std::to_string(bank);
+  const VerilatedScope* s = sys.context.scopeFind(scope.c_str());
+  if (!s) return nullptr;
+  VerilatedVar* v = s->varFind("mem");
+  if (!v) return nullptr;
+  *rows = v->totalSize() / 64;
+  return v->datap();
+}
+
+void tawny_scopes(void* handle) {
+  System& sys = *static_cast<System*>(handle);
+  sys.context.internalsDump();
+}
+
+// Play `n` register accesses (per node in order, nodes at the same time); then, if `events` is given, run until every node's event
+// counter has reached events[node]. Returns the cycles that took, or -1 when `deadline` cycles were not enough.
+int64_t tawny_run(void* handle, Command* commands, int n, const uint32_t* events, uint64_t deadline) {
+  System& sys = *static_cast<System*>(handle);
+  for (auto& p : sys.player) {
+    p.list.clear();
+    p.at = 0;
+    p.waiting = false;
+  }
+  for (int i = 0; i < n; i++) sys.player[commands[i].node].list.push_back(&commands[i]);
+  const uint64_t start = sys.cycle;
+  for (;;) {
+    const bool busy = n && sys.play();
+    bool reached = true;
+    if (events)
+      for (size_t i = 0; reached && i < sys.station.size(); i++)
+        reached = int32_t(sys.station[i]->event - events[i]) >= 0;
+    if (!busy && reached) return int64_t(sys.cycle - start);
+    if (sys.cycle - start >= deadline) return -1;
+    sys.step();
+  }
+}
+
+// Let `cycles` pass.
+void tawny_idle(void* handle, uint64_t cycles) {
+  System& sys = *static_cast<System*>(handle);
+  for (uint64_t i = 0; i < cycles; i++) sys.step();
+}
+}

@@ -1,0 +1,521 @@
+"""Transport alone: the peer is the test. Small limits (tb/nic/dut_transport.py): MTU 256, window 8, queues of 8."""
+from __future__ import annotations
+
+import cocotb
+import numpy as np
+
+from spec.interfaces import RX_META
+from spec.packet import Opcode, Syndrome, segment
+from spec.registers import Access, QpState
+from spec.wqe import Op, Status
+from tb.lib.bench import Bench
+from tb.nic.dut_transport import params
+from tb.nic.transport_rig import KEY, PSN_MASK, RECV, SEND, WRITE, Rig, ack, flits, message, opcode, request, statuses
+
+BASE, SIZE = 0x1000, 0x30000
+ME, PEER, PEER_QP = 0, 3, 9
+
+
+async def start(dut, *, qps=(1,), sq_psn: int = 0, rq_psn: int = 0) -> Rig:
+    b = await Bench.start(dut)
+    r = Rig(b)
+    r.memory.write(0, b.rng.integers(0, 256, len(r.memory.image), dtype=np.uint8))
+    r.p = params(b.config.node.nic)
+    await r.region(0, BASE, SIZE)
+    for qp in qps:
+        await r.open(qp, dest_qp=PEER_QP + qp, dest_node=PEER, sq_psn=sq_psn, rq_psn=rq_psn)
+    return r
+
+
+def check_message(r: Rig, packets, laddr: int, length: int, psn: int, *, write: int | None, qp: int = 1) -> None:
+    parts = segment(length, r.p.mtu)
+    assert len(packets) == len(parts)
+    at = 0
+    for i, ((m, payload), n) in enumerate(zip(packets, parts, strict=True)):
+        assert m["opcode"] == opcode(write is not None, i, len(parts)), f"packet {i}: opcode {m['opcode']:#x}"
+        assert m["psn"] == (psn + i) & PSN_MASK
+        assert (m["dest_node"], m["dest_qp"]) == (PEER, PEER_QP + qp)
+        assert payload == r.memory.image[laddr + at : laddr + at + n].tobytes(), f"packet {i}: payload"
+        if write is not None and i == 0:
+            assert (m["va"], m["rkey"], m["dma_len"]) == (write, 0x77, length)
+        at += n
+    assert packets[-1][0]["ack_req"]
+
+
+@cocotb.test()
+async def test_segmentation(dut):
+    r = await start(dut, sq_psn=PSN_MASK - 2)
+    mtu, b = r.p.mtu, r.b
+    psn = PSN_MASK - 2
+    lengths = [0, 1, 63, 64, 65, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 5]
+    for stall, latency in ((0.0, 10), (0.3, 3)):
+        b.stalls(stall)
+        r.memory.latency = latency
+        for k, length in enumerate(lengths + [int(b.rng.integers(1, 8 * mtu)) for _ in range(10)]):
+            laddr = BASE + int(b.rng.integers(0, 0x8000))
+            write = int(b.rng.integers(1 << 40)) if k % 2 else None
+            req = request(WRITE if k % 2 else SEND, 1, laddr, length, k, raddr=write or 0, rkey=0x77)
+            parts = segment(length, mtu)
+            await r.run([req], sent=len(parts), data=sum(flits(n) for n in parts))
+            check_message(r, r.sent(), laddr, length, psn, write=write)
+            psn += len(parts)
+            await r.run([], [ack(psn - 1, qp=1, src=PEER)], done=1)
+            d = r.done()[0]
+            assert (d["tag"], d["status"], d["byte_len"], d["qpn"]) == (k, Status.SUCCESS, length, 1)
+            b.cover("zero length" if not length else "one packet" if length <= mtu else "many packets")
+            if laddr % 64:
+                b.cover("unaligned")
+            if length and laddr // 4096 != (laddr + length - 1) // 4096:
+                b.cover("crosses 4 KiB")
+
+
+@cocotb.test()
+async def test_go_back_n(dut):
+    """Stale ACKs are ignored; a NAK and a timeout restart at the oldest packet; after the retries RETRY_EXC_ERR."""
+    first = PSN_MASK - 1
+    r = await start(dut, sq_psn=first)
+    mtu, b = r.p.mtu, r.b
+    length, laddr = 5 * mtu + 9, BASE + 77
+    n = 6
+
+    async def part(packets, sent, done=0, deadline=20000):
+        """`sent`: indices of the packets that must come."""
+        sizes = [mtu if i < n - 1 else 9 for i in sent]
+        await r.run([], packets, sent=len(sent), data=sum(map(flits, sizes)), done=done, deadline=deadline)
+        got = r.sent()
+        assert [(m["psn"] - first) & PSN_MASK for m, _ in got] == list(sent)
+        for (m, payload), i, size in zip(got, sent, sizes, strict=True):
+            assert m["opcode"] == opcode(False, i, n)
+            assert payload == r.memory.image[laddr + i * mtu : laddr + i * mtu + size].tobytes()
+
+    r.memory.latency = 4
+    await r.run([request(SEND, 1, laddr, length, 5)], sent=n, data=sum(flits(x) for x in segment(length, mtu)))
+    assert [m["ack_req"] for m, _ in r.sent()] == [0, 0, 0, 1, 0, 1]
+    await part([ack(first - 1, qp=1, src=PEER), ack(first + n, qp=1, src=PEER), ack(first + 100, qp=1, src=PEER),
+                ack(first + (1 << 23), qp=1, src=PEER), ack(first + n - 1, qp=1, src=PEER + 1)], [])
+    await part([ack(first, qp=1, src=PEER), ack(first, qp=1, src=PEER)], [])
+    await part([ack(first + 2, qp=1, src=PEER, syndrome=Syndrome.NAK_PSN)], [2, 3, 4, 5])
+    assert r.counter("nic_retransmits") == 1
+    b.cover("NAK restart")
+    await part([ack(first + 3, qp=1, src=PEER)], [])
+    t0 = b.total_cycles
+    await part([], [4, 5])
+    assert r.p.timeout * 0.5 < b.total_cycles - t0 < r.p.timeout * 1.5, b.total_cycles - t0
+    b.cover("timeout restart")
+    await part([], [4, 5])
+    await r.run([], done=1)
+    d = r.done()[0]
+    assert (d["tag"], d["status"]) == (5, Status.RETRY_EXC_ERR) and await r.state(1) == QpState.ERR
+    b.cover("retries exhausted")
+
+    # Acknowledged past a restart: what is acknowledged is not sent again, and the next message follows.
+    await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER, sq_psn=first)
+    await r.run([request(SEND, 1, laddr, length, 6)], sent=n, data=sum(flits(x) for x in segment(length, mtu)))
+    b.sink("tx_meta").backpressure = 0.9
+    b.sink("tx_data").backpressure = 0.9
+    packets = [ack(first, qp=1, src=PEER, syndrome=Syndrome.NAK_PSN), ack(first + n - 1, qp=1, src=PEER)]
+    r.load([request(SEND, 1, laddr, 0, 7)], packets)
+    b.sink("done").expect(1)
+    b.sink("tx_meta").expect(1, exact=False)
+    await b.run(20000, settle=400)
+    assert statuses(r.done()) == [Status.SUCCESS]
+    b.stalls(0)
+    await r.run([], [ack(first + n, qp=1, src=PEER)], done=1)
+    assert (r.done()[0]["tag"], r.done()[0]["status"]) == (7, Status.SUCCESS)
+
+
+@cocotb.test()
+async def test_window_and_turns(dut):
+    """At most `window` packets are unacknowledged; QPs alternate message by message; every queue entry completes in order."""
+    r = await start(dut, qps=(1, 2, 3))
+    mtu, b = r.p.mtu, r.b
+    w = r.p.window
+    await r.run([request(SEND, 1, BASE, 11 * mtu, 1)], sent=w, data=4 * w)
+    assert [m["ack_req"] for m, _ in r.sent()] == [0, 0, 0, 1] * (w // 4)
+    await r.run([], [ack(3, qp=1, src=PEER)], sent=3, data=12)
+    b.cover("window full")
+    await r.run([], [ack(10, qp=1, src=PEER)], done=1)
+
+    # Both queues filled while the outlet is busy with a third QP: then messages of the two in turn.
+    b.stalls(0.8)
+    reqs = [request(SEND, 3, BASE, w * mtu, 9)] + [request(SEND, 1 + (k >= 4), BASE, 2 * mtu, k) for k in range(8)]
+    await r.run(reqs, sent=w + 16, data=4 * (w + 16), deadline=60000)
+    b.stalls(0)
+    assert [m["dest_qp"] - PEER_QP for m, _ in r.sent()] == [3] * w + [1, 1, 2, 2] * 4
+    b.cover("turns")
+    await r.run([], [ack(18, qp=1, src=PEER), ack(7, qp=2, src=PEER), ack(w - 1, qp=3, src=PEER)], done=9)
+    done = r.done()
+    assert statuses(done) == [Status.SUCCESS] * 9
+    for qp, tags in ((1, range(4)), (2, range(4, 8))):
+        assert [d["tag"] for d in done if d["qpn"] == qp] == list(tags)
+
+    # Queue of 8: a ninth request waits until an entry is free, and nothing is lost.
+    await r.run([request(SEND, 1, BASE, 8, 100 + k) for k in range(8)], sent=8, data=8)
+    r.load([request(SEND, 1, BASE, 8, 108), request(SEND, 1, BASE, 8, 109), request(SEND, 2, BASE, 8, 110)])
+    b.source("rx_meta").load([RX_META.pack(ack(19 + 1, qp=1, src=PEER)[0])])
+    b.sink("done").expect(2)
+    b.sink("tx_meta").expect(3)
+    b.sink("tx_data").expect(3)
+    await b.run(20000)
+    assert [d["tag"] for d in r.done()] == [100, 101]
+    b.cover("send queue full")
+    await r.run([], [ack(19 + 9, qp=1, src=PEER), ack(8, qp=2, src=PEER)], done=9)
+    assert sorted(d["tag"] for d in r.done()) == list(range(102, 111))
+
+
+@cocotb.test()
+async def test_peer_errors(dut):
+    """RNR NAK waits and repeats up to its limit; fatal NAKs map to their status; the rest is flushed on both queues."""
+    r = await start(dut, qps=(1, 2, 3, 4))
+    b, p = r.b, r.p
+    await r.run([request(SEND, 1, BASE, 8, 1), request(SEND, 1, BASE, 16, 2)], sent=2, data=2)
+    for k in range(p.rnr_retries):
+        t0 = b.total_cycles
+        await r.run([], [ack(0, qp=1, src=PEER, syndrome=Syndrome.RNR_NAK)], sent=2, data=2)
+        assert p.rnr_timer <= b.total_cycles - t0 < 2 * p.rnr_timer
+        assert [m["psn"] for m, _ in r.sent()] == [0, 1]
+        if k == 0:
+            b.cover("RNR repeats")
+    await r.run([], [ack(0, qp=1, src=PEER, syndrome=Syndrome.RNR_NAK)], done=2)
+    assert statuses(r.done()) == [Status.RNR_RETRY_EXC_ERR, Status.WR_FLUSH_ERR]
+    assert await r.state(1) == QpState.ERR
+    b.cover("RNR exhausted")
+
+    for qp, code, want in ((2, Syndrome.NAK_INVALID, Status.REM_INV_REQ_ERR), (3, Syndrome.NAK_ACCESS, Status.REM_ACCESS_ERR),
+                           (4, Syndrome.NAK_OPERATIONAL, Status.REM_OP_ERR)):
+        reqs = [request(RECV, qp, BASE, 64, 50), request(RECV, qp, BASE, 64, 51), *(request(SEND, qp, BASE, 8, k) for k in range(4))]
+        await r.run(reqs, sent=4, data=4)
+        await r.run([], [ack(1, qp=qp, src=PEER, syndrome=code)], done=6)
+        done = r.done()
+        assert all(d["qpn"] == qp for d in done)
+        assert [(d["tag"], d["status"]) for d in done if d["tag"] < 50] == [
+            (0, Status.SUCCESS), (1, want), (2, Status.WR_FLUSH_ERR), (3, Status.WR_FLUSH_ERR)]
+        assert [(d["tag"], d["status"]) for d in done if d["tag"] >= 50] == [(50, Status.WR_FLUSH_ERR), (51, Status.WR_FLUSH_ERR)]
+        assert next(d for d in done if d["tag"] == 1)["info"] == code
+        await r.run([request(SEND, qp, BASE, 8, 1), request(RECV, qp, BASE, 8, 2)], done=2)
+        assert statuses(r.done()) == [Status.WR_FLUSH_ERR] * 2
+    b.cover("fatal NAK")
+
+
+@cocotb.test()
+async def test_flush(dut):
+    """Wrong states, unknown QPs and operations; software's ERR and RESET flush; a flushed queue loses nothing."""
+    r = await start(dut, qps=(1, 2))
+    b = r.b
+    await r.run([request(SEND, 5, BASE, 8, 1), request(RECV, 5, BASE, 8, 2), request(SEND, 16, BASE, 8, 3), request(RECV, 1 << 20, BASE, 8, 4)], done=4)
+    assert sorted((d["tag"], d["status"], d["qpn"]) for d in r.done()) == [
+        (1, Status.LOC_QP_OP_ERR, 5), (2, Status.LOC_QP_OP_ERR, 5), (3, Status.LOC_QP_OP_ERR, 16), (4, Status.LOC_QP_OP_ERR, 1 << 20)]
+    await r.run([request(RECV, 1, BASE, 64, 10 + k) for k in range(8)] + [request(SEND, 1, BASE, 64, 20 + k) for k in range(8)], sent=8, data=8)
+    b.stalls(0.3)
+    await r.run([], done=16, act=lambda: r.reg("qp_state", 1, QpState.ERR))
+    b.stalls(0)
+    done = r.done()
+    assert statuses(done) == [Status.WR_FLUSH_ERR] * 16 and sorted(d["tag"] for d in done) == [*range(10, 18), *range(20, 28)]
+    for lo in (10, 20):
+        tags = [d["tag"] for d in done if lo <= d["tag"] < lo + 10]
+        assert tags == sorted(tags)
+    await r.reg("qp_state", 1, QpState.RTS)
+    assert await r.state(1) == QpState.ERR, "only RESET leaves ERR"
+    b.cover("flush by ERR")
+
+    await r.run([request(SEND, 2, BASE, 64, 1), request(RECV, 2, BASE, 64, 2)], sent=1, data=1)
+    await r.run([], done=2, act=lambda: r.reg("qp_state", 2, QpState.RESET))
+    assert statuses(r.done()) == [Status.WR_FLUSH_ERR] * 2
+    assert await r.read_reg("qp_sq_psn", 2) == 0
+    await r.open(2, dest_qp=PEER_QP + 2, dest_node=PEER, sq_psn=500)
+    await r.run([request(SEND, 2, BASE, 64, 3)], [ack(0, qp=2, src=PEER)], sent=1, data=1)
+    assert r.sent()[0][0]["psn"] == 500
+    await r.run([], [ack(500, qp=2, src=PEER)], done=1)
+    assert statuses(r.done()) == [Status.SUCCESS]
+    b.cover("flush by RESET")
+
+    # SQD holds messages, still takes ACKs, and goes on in RTS.
+    await r.run([request(SEND, 2, BASE, 64, 5)], sent=1, data=1)
+    await r.reg("qp_state", 2, QpState.SQD)
+    await r.run([request(SEND, 2, BASE, 64, 6)], [ack(501, qp=2, src=PEER)], done=1)
+    await r.run([], sent=1, data=1, act=lambda: r.reg("qp_state", 2, QpState.RTS))
+    await r.run([], [ack(502, qp=2, src=PEER)], done=1)
+    assert (r.done()[0]["tag"], r.done()[0]["status"]) == (6, Status.SUCCESS)
+    b.cover("SQD")
+
+    # Operations of later forms, and messages beyond 2^31 bytes: in order, then ERR.
+    await r.run([request(SEND, 2, BASE, 64, 1), request(int(Op.READ), 2, BASE, 64, 2), request(SEND, 2, BASE, 64, 3)], sent=1, data=1)
+    await r.run([], [ack(503, qp=2, src=PEER)], done=3)
+    assert statuses(r.done()) == [Status.SUCCESS, Status.LOC_QP_OP_ERR, Status.WR_FLUSH_ERR]
+    await r.open(2, dest_qp=PEER_QP + 2, dest_node=PEER)
+    await r.run([request(SEND, 2, BASE, (1 << 31) + 1, 2)], done=1)
+    assert statuses(r.done()) == [Status.LOC_LEN_ERR]
+
+
+@cocotb.test()
+async def test_protection(dut):
+    """Nothing outside a region is read or written; LOC_PROT_ERR here, NAK access to the peer."""
+    r = await start(dut)
+    b = r.b
+    await r.region(3, 0x8000, 0x100, Access.LOCAL_WRITE)
+    await r.region(4, 0x9000, 0x100, Access.REMOTE_WRITE)
+    good, ro = KEY | 3, KEY | 4
+    before = r.memory.image.copy()
+
+    async def reopen():
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+
+    bad = [(0x8000, 0x101, good), (0x7FFF, 1, good), (0x80FF, 2, good), (0x8100, 1, good), (0x8000, 1, good ^ 0x10), (0x8000, 1, 5),
+           ((1 << 32) + 0x8000, 1, good), ((1 << 64) - 1, 2, good), (0x8000, 1 << 31, good)]
+    for op in (SEND, WRITE, RECV):
+        for addr, length, key in bad + ([(0x9000, 1, ro)] if op == RECV else []):
+            await reopen()
+            await r.run([request(op, 1, addr, length, 9, lkey=key)], done=1)
+            d = r.done()[0]
+            assert (d["status"], d["info"]) == (Status.LOC_PROT_ERR, addr), (hex(addr), length, hex(key))
+            assert await r.state(1) == QpState.ERR
+    b.cover("bad local access")
+    await reopen()
+    await r.run([request(SEND, 1, 0x8000, 0x100, 1, lkey=good), request(SEND, 1, 0x80FF, 1, 2, lkey=good), request(SEND, 1, 0x9000, 1, 3, lkey=ro),
+                 request(SEND, 1, 0, 0, 4, lkey=0)], sent=4, data=6)
+    # A bad request waits for its turn: what is before it succeeds, what is behind it is flushed.
+    await r.run([request(SEND, 1, 0x8000, 1, 5, lkey=0), request(SEND, 1, 0x8000, 1, 6, lkey=good), request(RECV, 1, 0x8000, 1, 7, lkey=good)])
+    await r.run([], [ack(3, qp=1, src=PEER)], done=7)
+    done = r.done()
+    assert [(d["tag"], d["status"]) for d in done if d["tag"] != 7] == [
+        *((t, Status.SUCCESS) for t in (1, 2, 3, 4)), (5, Status.LOC_PROT_ERR), (6, Status.WR_FLUSH_ERR)]
+
+    for va, length, key in [(a, n, k) for a, n, k in bad if n <= 0x1000] + [(0x8000, 1, good), (0x9100, 1, ro), (0x9000, 1, ro ^ 0x100)]:
+        await reopen()
+        await r.run([], message(bytes(length), 0, r.p.mtu, qp=1, src=PEER, write=va, rkey=key)[:1], sent=1)
+        m = r.sent()[0][0]
+        assert (m["opcode"], m["syndrome"], m["psn"]) == (Opcode.ACK, Syndrome.NAK_ACCESS, 0), hex(va)
+        assert await r.state(1) == QpState.ERR
+    b.cover("bad remote access")
+    assert np.array_equal(before, r.memory.image)
+    await reopen()
+    await r.run([], message(b"x" * 0x100, 0, r.p.mtu, qp=1, src=PEER, write=0x9000, rkey=ro), sent=1)
+    assert r.memory.read(0x9000, 0x100).tobytes() == b"x" * 0x100
+
+
+@cocotb.test()
+async def test_memory_errors(dut):
+    """SLVERR on payload: MEM_ERR with its address, the packet is not sent, QP to ERR; on a write NAK operational."""
+    r = await start(dut)
+    b = r.b
+    r.memory.latency = 8
+    r.memory.error(0x5000, 0x5040)
+    await r.run([request(SEND, 1, 0x4E00, 1024, 1), request(SEND, 1, BASE, 8, 2), request(RECV, 1, BASE, 8, 3)], done=3, sent=4, data=12 + 1)
+    assert [m["psn"] for m, _ in r.sent()] == [0, 1, 3, 4]
+    done = r.done()
+    assert sorted((d["tag"], d["status"]) for d in done) == [(1, Status.MEM_ERR), (2, Status.WR_FLUSH_ERR), (3, Status.WR_FLUSH_ERR)]
+    assert next(d for d in done if d["tag"] == 1)["info"] == 0x5000
+    assert await r.state(1) == QpState.ERR
+    b.cover("read error")
+
+    for write in (None, 0x4F00):
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        await r.run([request(RECV, 1, 0x4F00, 1024, 1), request(RECV, 1, 0x4F00, 1024, 2)])
+        await r.run([], message(bytes(600), 0, r.p.mtu, qp=1, src=PEER, write=write)[:2], done=2, sent=1)
+        m = r.sent()[0][0]
+        assert (m["syndrome"], m["psn"]) == (Syndrome.NAK_OPERATIONAL, 2)
+        assert statuses(r.done()) == [Status.WR_FLUSH_ERR if write else Status.MEM_ERR, Status.WR_FLUSH_ERR]
+        assert await r.state(1) == QpState.ERR
+    b.cover("write error")
+    # The last packet is accepted before the error is known: its RECV still completes with MEM_ERR, once.
+    r.memory.latency = 60
+    await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+    await r.run([request(RECV, 1, 0x4F00, 1024, 1), request(RECV, 1, BASE, 64, 2), request(RECV, 1, BASE, 64, 3)])
+    r.load([], message(bytes(600), 0, r.p.mtu, qp=1, src=PEER) + message(bytes(64), 3, r.p.mtu, qp=1, src=PEER))
+    b.sink("done").expect(3)
+    b.sink("tx_meta").expect(1, exact=False)
+    await b.run(20000, settle=400)
+    done = r.done()
+    assert [d["tag"] for d in done] == [1, 2, 3] and statuses(done)[0] == Status.MEM_ERR and statuses(done)[2] == Status.WR_FLUSH_ERR
+    b.cover("late write error")
+
+
+@cocotb.test()
+async def test_receive(dut):
+    """SEND and WRITE of every length at every alignment: bytes, guard bytes, completions, ACKs; PSN over 2^24; random stalls."""
+    psn = PSN_MASK - 2
+    r = await start(dut, rq_psn=psn)
+    b, mtu = r.b, r.p.mtu
+    msn = 0
+    lengths = [0, 1, 63, 64, 65, mtu - 1, mtu, mtu + 1, 2 * mtu, 3 * mtu + 5]
+    for stall, latency in ((0.0, 10), (0.3, 3)):
+        r.memory.latency = latency
+        for k, length in enumerate(lengths + [int(b.rng.integers(1, 8 * mtu)) for _ in range(10)]):
+            b.stalls(0)
+            addr = BASE + int(b.rng.integers(0, 0x8000))
+            payload = b.rng.bytes(length)
+            write = addr if k % 2 else None
+            image = r.memory.image.copy()
+            image[addr : addr + length] = np.frombuffer(payload, np.uint8)
+            if write is None:
+                await r.run([request(RECV, 1, addr, length + k % 3, k)])
+            b.stalls(stall)
+            packets = message(payload, psn, mtu, qp=1, src=PEER, write=write)
+            await r.run([], packets, done=int(write is None), sent=1, settle=60)
+            psn, msn = psn + len(packets), msn + 1
+            m = r.sent()[0][0]
+            assert (m["opcode"], m["psn"], m["syndrome"], m["msn"]) == (Opcode.ACK, (psn - 1) & PSN_MASK, Syndrome.ACK, msn)
+            assert (m["dest_node"], m["dest_qp"]) == (PEER, PEER_QP + 1)
+            if write is None:
+                d = r.done()[0]
+                assert (d["tag"], d["status"], d["byte_len"], d["qpn"]) == (k, Status.SUCCESS, length, 1)
+            assert np.array_equal(image, r.memory.image), f"length {length} at {addr:#x}"
+            b.cover("receive WRITE" if k % 2 else "receive SEND")
+            if length and addr // 4096 != (addr + length - 1) // 4096:
+                b.cover("write crosses 4 KiB")
+
+
+@cocotb.test()
+async def test_sequence(dut):
+    """Every message once: duplicates are acknowledged again, gaps answered by one NAK, SEND without RECV by an RNR NAK."""
+    first = PSN_MASK - 2  # three before the wrap
+    r = await start(dut, rq_psn=first)
+    b, mtu = r.b, r.p.mtu
+    data = [bytes([k]) * (k + 1) for k in range(8)]
+    one = [message(data[k], first + k, mtu, qp=1, src=PEER)[0] for k in range(8)]
+
+    async def give(packets, answers, done=()):
+        """One at a time, so that no ACK merges with another; `answers`: (syndrome, offset of PSN) of each or None."""
+        got = []
+        for packet, want in zip(packets, answers, strict=True):
+            expect = 1 if want is not None and packet in one[:8] and len(got) < len(done) and want[0] == Syndrome.ACK and want[2:] else 0
+            await r.run([], [packet], sent=int(want is not None), done=expect)
+            got += [d["tag"] for d in r.done()]
+            if want is not None:
+                m = r.sent()[0][0]
+                assert (m["syndrome"], m["psn"]) == (want[0], (first + want[1]) & PSN_MASK), want
+        assert got == list(done)
+
+    A, P, N = Syndrome.ACK, Syndrome.NAK_PSN, Syndrome.RNR_NAK
+    await give([one[0]], [(N, 0)])
+    await give([one[1], one[0]], [None, (N, 0)])
+    b.cover("RNR NAK")
+    await r.run([request(RECV, 1, BASE + 64 * k, 64, k) for k in range(8)])
+    await give([one[0], one[1]], [(A, 0, 1), (A, 1, 1)], [0, 1])
+    await give([one[3], one[4], one[0], one[1]], [(P, 2), None, (A, 1), (A, 1)])
+    b.cover("gap")
+    b.cover("duplicate")
+    await give([one[2], one[4], one[5]], [(A, 2, 1), (P, 3), None], [2])
+    await give([one[3], one[2], one[4], one[5], one[6], one[7]], [(A, 3, 1), (A, 3), (A, 4, 1), (A, 5, 1), (A, 6, 1), (A, 7, 1)], [3, 4, 5, 6, 7])
+    assert r.counter("nic_duplicates") == 3
+    assert r.counter("nic_naks") == 4
+    for k in range(8):
+        assert r.memory.read(BASE + 64 * k, k + 1).tobytes() == data[k]
+    # Not for us: unknown QP, QP in RESET, another node.
+    lost = r.counter("dropped")
+    await r.run([], [(dict(one[0][0], dest_qp=3), one[0][1]), (dict(one[0][0], dest_qp=16 + 1), one[0][1]), (dict(one[0][0], src_node=PEER + 1), one[0][1])])
+    assert r.counter("dropped") == lost + 3
+    b.cover("dropped")
+    # Many at once: ACKs may merge, the newest PSN arrives last, nothing is lost.
+    b.sink("tx_meta").backpressure = 0.97
+    r.load([request(RECV, 1, BASE, 64, k) for k in range(8)])
+    await r.b.run(20000)
+    r.load([], [p for k in range(8) for p in message(bytes(10), first + 8 + k, mtu, qp=1, src=PEER)])
+    b.sink("done").expect(8)
+    b.sink("tx_meta").expect(2, exact=False)
+    await b.run(20000, settle=400)
+    acks = [m["psn"] for m, _ in r.sent()]
+    assert acks == sorted(acks) and acks[-1] == (first + 15) & PSN_MASK and len(acks) < 8, acks
+    b.cover("ACKs merged")
+
+
+@cocotb.test()
+async def test_bad_packets(dut):
+    """Opcode sequence, lengths, messages longer than the RECV, operations of later forms: NAK invalid request, QP to ERR."""
+    r = await start(dut)
+    b, mtu = r.b, r.p.mtu
+
+    def send(n, psn=0):
+        return message(bytes(n), psn, mtu, qp=1, src=PEER)
+
+    def change(packet, payload=None, **fields):
+        m, p = packet
+        p = p if payload is None else payload
+        return dict(m, **fields, length=len(p)), p
+
+    three = send(3 * mtu)
+    write = message(bytes(3 * mtu), 0, mtu, qp=1, src=PEER, write=BASE)
+    cases = {
+        "middle without first": [change(three[1], psn=0)],
+        "last without first": [change(three[2], psn=0)],
+        "first twice": [three[0], change(three[0], psn=1)],
+        "only inside": [three[0], change(send(4)[0], psn=1)],
+        "write inside send": [three[0], change(write[1])],
+        "short first": [change(three[0], bytes(mtu - 1))],
+        "short middle": [three[0], change(three[1], bytes(8))],
+        "empty last": [three[0], change(three[2], b"", psn=1)],
+        "write too long": [write[0], write[1], change(write[1], psn=2)],
+        "write too short": [write[0], change(write[2], psn=1)],
+        "write length": [change(message(bytes(8), 0, mtu, qp=1, src=PEER, write=BASE)[0], dma_len=9)],
+        "immediate": [change(send(4)[0], opcode=int(Opcode.SEND_ONLY_IMM))],
+        "read": [change(send(0)[0], opcode=int(Opcode.READ_REQUEST))],
+        "unknown": [change(send(0)[0], opcode=0x55)],
+    }
+    for name, packets in cases.items():
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        await r.run([request(RECV, 1, BASE, 4 * mtu, 1), request(RECV, 1, BASE, 4 * mtu, 2)])
+        for i, p in enumerate(packets):
+            bad = i == len(packets) - 1
+            await r.run([], [(dict(p[0], ack_req=0), p[1])], sent=int(bad), done=2 * bad)
+        m = r.sent()[0][0]
+        assert (m["syndrome"], m["psn"]) == (Syndrome.NAK_INVALID, len(packets) - 1), name
+        assert statuses(r.done()) == [Status.WR_FLUSH_ERR] * 2, name
+        assert await r.state(1) == QpState.ERR
+        b.cover("bad packet")
+    for n, room in ((65, 64), (2 * mtu + 1, 2 * mtu), (3 * mtu, mtu)):
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        await r.run([request(RECV, 1, BASE + 5, room, 1), request(RECV, 1, BASE, 4 * mtu, 2)])
+        guard = r.memory.read(BASE + 5 + room, 64)
+        packets = send(n)[: room // mtu + 1]
+        await r.run([], packets, sent=1, done=2)
+        assert r.sent()[0][0]["syndrome"] == Syndrome.NAK_INVALID
+        assert statuses(r.done()) == [Status.LOC_LEN_ERR, Status.WR_FLUSH_ERR]
+        assert np.array_equal(r.memory.read(BASE + 5 + room, 64), guard)
+    b.cover("longer than RECV")
+
+
+@cocotb.test()
+async def test_close_reopen(dut):
+    """A QP closed and opened again with another PSN: packets and ACKs of the old connection have no effect."""
+    r = await start(dut, sq_psn=100, rq_psn=200)
+    b, mtu = r.b, r.p.mtu
+    await r.run([request(RECV, 1, BASE, 2 * mtu, 1), request(SEND, 1, BASE, 8, 2)], sent=1, data=1)
+    await r.run([], message(bytes(2 * mtu), 200, mtu, qp=1, src=PEER)[:1])
+    old = message(b"old" * 100, 200, mtu, qp=1, src=PEER)
+    await r.run([], done=2, act=lambda: r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER, sq_psn=0x700000, rq_psn=0x600000))
+    assert statuses(r.done()) == [Status.WR_FLUSH_ERR] * 2
+    await r.run([request(RECV, 1, BASE, 2 * mtu, 3), request(SEND, 1, BASE, 8, 4)], sent=1, data=1)
+    assert r.sent()[0][0]["psn"] == 0x700000
+    # Old PSNs lie behind: acknowledged as duplicates with the new connection's newest PSN, never executed.
+    await r.run([], [old[1], ack(100, qp=1, src=PEER), ack(100, qp=1, src=PEER, syndrome=Syndrome.NAK_PSN)], sent=1)
+    assert r.sent()[0][0]["psn"] == 0x5FFFFF
+    new = message(b"new", 0x600000, mtu, qp=1, src=PEER)
+    await r.run([], [*new, ack(0x700000, qp=1, src=PEER)], sent=1, done=2)
+    assert sorted((d["tag"], d["status"]) for d in r.done()) == [(3, Status.SUCCESS), (4, Status.SUCCESS)]
+    assert r.memory.read(BASE, 3).tobytes() == b"new"
+    b.cover("stale packet")
+
+
+@cocotb.test()
+async def test_rates(dut):
+    """Line rate both ways at once, from and to unaligned memory; latency from request to first packet."""
+    r = await start(dut)
+    b, mtu = r.b, r.p.mtu
+    for latency in (10, 40):
+        r.memory.latency = latency
+        await r.run([request(SEND, 1, BASE, 0, 0)], sent=1)
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        cycles = await r.run([request(SEND, 1, BASE, 64, 0)], sent=1, data=1)
+        cocotb.log.info("64 bytes, memory latency %d: last beat out after %d cycles", latency, cycles)
+        assert cycles <= latency + 20, cycles
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+    n = 8
+    r.memory.latency = 10
+    cycles = await r.run([request(SEND, 1, BASE + 13, n * mtu, 0)], sent=n, data=4 * n)
+    assert cycles <= 5 * n + 40, cycles  # a packet of 256 bytes takes five flits on the link
+    await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+    await r.run([request(RECV, 1, BASE + 13, 64 * mtu, 0)])
+    packets = message(bytes(64 * mtu), 0, mtu, qp=1, src=PEER)
+    cycles = await r.run([], packets, done=1, sent=1)
+    assert cycles <= 5 * 64 * 1.03 + 40, cycles
+    b.cover("line rate")
