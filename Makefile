@@ -29,7 +29,7 @@ setup-system:  ## optional Debian packages: four-state simulator, viewer, faster
 	apt-get install -y -q gtkwave || echo "gtkwave was not installed; waves still open in any FST viewer"
 
 sim: $(STAMP)  ## main job: every block against golden, then the all-reduce (BLOCK=name: one block)
-	@$(PY) -m tb.sim $(if $(BLOCK),--block $(BLOCK)) --seed $(SEED) $(if $(filter 1,$(WAVES)),--waves)
+	@$(PY) -m bench.sim $(if $(BLOCK),--block $(BLOCK)) --seed $(SEED) $(if $(filter 1,$(WAVES)),--waves)
 
 test: $(STAMP)  ## fast tier, what CI runs
 	@$(PY) -m pytest -n 2 --dist worksteal -m 'not long'

@@ -36,8 +36,10 @@ from amaranth.lib.wiring import In
 
 import rtl.common.uninitialised  # noqa: F401  (initial values of memories as constants: conversion time)
 from rtl.common.block import Block
+from rtl.sink import sink
 
 YOSYS_PASSES = "proc; opt_clean"
+SUNK_PASSES = "proc; opt_clean; opt_dff -nosdff; opt_clean"  # registers with enables, which `sink` needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +147,21 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
             os.unlink(tmp)
 
 
-def emit(block: Block, directory: Path, *, top: str | None = None) -> Emitted:
+def emit(block: Block, directory: Path, *, top: str | None = None, sunk: bool = False) -> Emitted:
     """Emit `block` as Verilog under `directory`.
 
     Args:
         block: the component; its flat ports plus `clk` and `rst` become the module's ports.
         directory: cache root; the result is in a folder named by content.
         top: module name (default: the class name).
+        sunk: for Verilator only: logic of registers with an enable moves into it (rtl/sink.py), so that what is idle costs little.
 
     Raises:
         RuntimeError: Yosys refused the RTLIL (its message is included).
     """
     top = top or type(block).__name__
-    index = directory / "index" / f"{_source_key(block, top)}.json"
+    passes = SUNK_PASSES if sunk else YOSYS_PASSES
+    index = directory / "index" / f"{_source_key(block, top, passes)}.json"
     if index.exists():
         known = json.loads(index.read_text())
         verilog = directory / known["key"] / f"{top}.v"
@@ -167,19 +171,19 @@ def emit(block: Block, directory: Path, *, top: str | None = None) -> Emitted:
             return Emitted(verilog=verilog, top=top, ports=ports, key=known["key"], modules=known["modules"],
                            shared=tuple(known["shared"]))
     text, count, names = to_rtlil(block, top)
-    key = hashlib.sha256((text + YOSYS_PASSES).encode()).hexdigest()[:20]
+    key = hashlib.sha256((text + passes + (Path(sink.__code__.co_filename).read_text() if sunk else "")).encode()).hexdigest()[:20]
     ports = tuple(Port(name=n, width=_width(v), input=i) for n, v, i in flat_ports(block))
     out = directory / key / f"{top}.v"
     sidecar = out.with_suffix(".json")
     if not (out.exists() and sidecar.exists()):
-        write_atomic(out, lambda p: _yosys(text, p))
+        write_atomic(out, lambda p: _yosys(text, p, passes, sink if sunk else None))
         meta = {
             "top": top,
             "modules": count,
             "parameters": repr(block.block_key),
             "ports": [{"name": p.name, "width": p.width, "direction": "input" if p.input else "output"} for p in ports],
             "layouts": {n: repr(v.shape()) for n, v, _ in flat_ports(block) if hasattr(v, "shape") and callable(v.shape)},
-            "passes": YOSYS_PASSES,
+            "passes": passes,
         }
         write_atomic(sidecar, lambda p: p.write_text(json.dumps(meta, indent=1) + "\n"))
     known = {"key": key, "modules": count, "shared": names, "ports": [asdict(p) for p in ports]}
@@ -187,9 +191,9 @@ def emit(block: Block, directory: Path, *, top: str | None = None) -> Emitted:
     return Emitted(verilog=out, top=top, ports=ports, key=key, modules=count, shared=names)
 
 
-def _source_key(block: Block, top: str) -> str:
+def _source_key(block: Block, top: str, passes: str) -> str:
     """Hash of everything an emission depends on: sources, arguments, the versions of the tools."""
-    h = hashlib.sha256(repr((block.block_key, top, YOSYS_PASSES, sys.version_info[:2])).encode())
+    h = hashlib.sha256(repr((block.block_key, top, passes, sys.version_info[:2])).encode())
     for package in ("amaranth", "pyosys"):
         h.update(metadata.version(package).encode())
     for path in sorted(import_closure(type(block).__module__) | import_closure(__name__)):
@@ -230,12 +234,12 @@ def _width(value: Any) -> int:
     return len(Value.cast(value))
 
 
-def _yosys(text: str, out: Path) -> None:
+def _yosys(text: str, out: Path, passes: str, after: Callable[[str], str] | None) -> None:
     """Run Yosys in a process of its own (an error inside it ends the process, not this program)."""
     with tempfile.TemporaryDirectory() as tmp:
         source = Path(tmp) / "design.il"
         source.write_text(text)
-        script = f"read_rtlil {source}; {YOSYS_PASSES}; write_verilog -noattr {out}"
+        script = f"read_rtlil {source}; {passes}; write_verilog -noattr {out}"
         code = (
             "import sys; from pyosys import libyosys as ys; d = ys.Design(); "
             "[ys.run_pass(p.strip(), d) for p in sys.argv[1].split(';')]"
@@ -248,4 +252,6 @@ def _yosys(text: str, out: Path) -> None:
             raise RuntimeError(f"Yosys refused the RTLIL (kept as {kept}):\n{tail}")
     lines = out.read_text().split("\n")
     if lines and lines[0].startswith("/*"):  # Yosys' banner names its version
-        out.write_text("\n".join(lines[1:]))
+        lines = lines[1:]
+    verilog = "\n".join(lines)
+    out.write_text(after(verilog) if after else verilog)

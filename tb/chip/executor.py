@@ -59,7 +59,7 @@ def library(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> Path:
         (f"station{kind}", Station(p.replace(nodes=1), faults, gates), "Vstation", True),
         (f"switch{p.nodes}{kind}", Switch(p.switch.replace(ports=p.nodes)), "Vswitch", False),
     ):
-        e = emit(block, BUILD / "rtl")
+        e = emit(block, BUILD / "rtl", sunk=True)
         text = e.verilog.read_text()
         banks = [m for m in _modules(text) if ".sram.bank" in m] if public else []
         vlt = control_file({m: ["mem"] for m in banks}, e.shared)

@@ -261,20 +261,6 @@ class Bench:
         for m in self._memories.values():
             m.stall = p
 
-    def axi_master(self, name: str) -> Any:
-        """cocotbext-axi master on an AXI4 subordinate port."""
-        from cocotbext.axi import AxiBus, AxiMaster
-
-        self._get({n: p for n, p in self.ports.items() if p.kind == "axi"}, name, "AXI4 pin port")
-        return AxiMaster(AxiBus.from_prefix(self.dut, name), self.dut.clk, self.dut.rst)
-
-    def axil_master(self, name: str) -> Any:
-        """cocotbext-axi master on an AXI4-Lite subordinate port."""
-        from cocotbext.axi import AxiLiteBus, AxiLiteMaster
-
-        self._get({n: p for n, p in self.ports.items() if p.kind == "axil"}, name, "AXI4-Lite pin port")
-        return AxiLiteMaster(AxiLiteBus.from_prefix(self.dut, name), self.dut.clk, self.dut.rst)
-
     def seed32(self) -> int:
         return int(self.rng.integers(1, 1 << 32))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -25,6 +26,8 @@ _last = 0
 
 def _save(force: bool = False) -> None:
     global _last
+    if "TAWNY_BENCH" not in os.environ:  # not inside a simulation
+        return
     total = sum(_bins.values()) + len(_cycles)
     if force or total >= _last * 2 or total < 64:
         _last = total

@@ -8,7 +8,7 @@ from math import ceil
 
 @dataclass(frozen=True, kw_only=True)
 class TopPort:
-    """How one port of the block is driven. `kind`: source, sink, memory, axi, axil, in, out."""
+    """How one port of the block is driven. `kind`: source, sink, memory, in, out."""
 
     name: str
     kind: str

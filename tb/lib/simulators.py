@@ -86,7 +86,7 @@ class Options:
     """How to build: `waves` adds FST tracing; `opt` is g++'s level for the design; `cocotb` links the VPI main."""
 
     waves: bool = False
-    opt: str = "-O2"
+    opt: str = os.environ.get("TAWNY_OPT", "-O2")
     cocotb: bool = True
     timing: bool = True
     vpi: bool = True

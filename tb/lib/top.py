@@ -1,6 +1,7 @@
 """The Verilog top of a bench: clock, reset, and for every port of the block what drives it.
 
-Stream ports get HDL sources and sinks, AXI4 manager ports an HDL memory, subordinate ports and plain ports become pins.
+Stream ports get HDL sources and sinks, AXI4 manager ports an HDL memory, plain ports become pins; a subordinate AXI port is driven channel by
+channel (mode "streams"), or by cocotbext-axi through tb/common/pin_bus.py.
 The clock runs in HDL, period 2 time steps of 1 ns; everything the bench touches is a register or wire of `tb_top`.
 """
 from __future__ import annotations
@@ -55,21 +56,17 @@ def plan_ports(block, modes: dict[str, str], depth: int, memory_bytes: int) -> l
         elif isinstance(what, AXI4Signature):
             dims = dict(addr_width=what.addr_width, id_width=what.id_width, data_bytes=what.data_bytes)
             if mode == "streams":
-                ports += [
-                    TopPort(name=f"{path}__{c}", kind="sink" if out == (c in ("aw", "w", "ar")) else "source",
-                            width=_width(s.members["payload"].shape), depth=depth)
-                    for c, s in ((c, m.signature) for c, m in what.members.items())
-                ]
+                ports += _channels(path, what, out, depth)
             elif out:
                 if mode not in ("", "memory"):
                     raise ValueError(f"port {path}: mode {mode!r}; expected memory or streams")
                 ports.append(TopPort(name=path, kind="memory", size_bytes=memory_bytes, **dims))
             else:
-                if mode not in ("", "pins"):
-                    raise ValueError(f"port {path}: mode {mode!r}; expected pins or streams")
-                ports.append(TopPort(name=path, kind="axi", **dims))
+                raise ValueError(f'port {path} is an AXI4 subordinate: expected mode "streams", or pins by tb/common/pin_bus.py')
         elif isinstance(what, AXI4LiteSignature):
-            ports.append(TopPort(name=path, kind="axil", addr_width=what.addr_width))
+            if mode != "streams":
+                raise ValueError(f'port {path} is AXI4-Lite: expected mode "streams", or pins by tb/common/pin_bus.py')
+            ports += _channels(path, what, out, depth)
         else:
             ports.append(TopPort(name=path, kind="out" if out else "in", width=_width(what)))
     if unused:
@@ -77,27 +74,19 @@ def plan_ports(block, modes: dict[str, str], depth: int, memory_bytes: int) -> l
     return ports
 
 
+def _channels(path: str, bus, out: bool, depth: int) -> list[TopPort]:
+    """A source or sink per channel of an AXI port (`out`: the block is the manager)."""
+    return [
+        TopPort(
+            name=f"{path}__{c}", kind="sink" if out == (c in ("aw", "w", "ar")) else "source",
+            width=_width(m.signature.members["payload"].shape), depth=depth,
+        )
+        for c, m in bus.members.items()
+    ]
+
+
 def _r(w: int) -> str:
     return f"[{max(w, 1) - 1}:0] "
-
-
-def _axi_channels(p: TopPort):
-    """(channel, block produces it?, [(field, width)]) of a subordinate port, payload order."""
-    a = [("addr", p.addr_width), ("len", 8), ("size", 3), ("burst", 2), ("id", p.id_width)]
-    n = p.data_bytes
-    return [
-        ("aw", False, a), ("w", False, [("data", 8 * n), ("strb", n), ("last", 1)]),
-        ("b", True, [("resp", 2), ("id", p.id_width)]), ("ar", False, a),
-        ("r", True, [("data", 8 * n), ("resp", 2), ("last", 1), ("id", p.id_width)]),
-    ]
-
-
-def _axil_channels(p: TopPort):
-    a = [("addr", p.addr_width)]
-    return [
-        ("aw", False, a), ("w", False, [("data", 32), ("strb", 4)]), ("b", True, [("resp", 2)]),
-        ("ar", False, a), ("r", True, [("data", 32), ("resp", 2)]),
-    ]
 
 
 def verilog(dut: str, ports: list[TopPort], dump: str = "") -> str:
@@ -143,14 +132,6 @@ def verilog(dut: str, ports: list[TopPort], dump: str = "") -> str:
                 f"tb_axi_memory #(.BYTES({p.data_bytes}), .ADDR({p.addr_width}), .ID({p.id_width}), .SIZE({p.size_bytes}), "
                 f".FILE(\"{n}.hex\")) {n}__memory (.clk(clk), .rst(rst), {', '.join(link)});")
             rules.append(f"|{n}__rule")
-        elif p.kind in ("axi", "axil"):
-            channels = _axi_channels(p) if p.kind == "axi" else _axil_channels(p)
-            for c, produced, fields in channels:
-                names = [f"{n}_{c}{f}" for f, _ in fields]
-                kind = "wire" if produced else "reg"
-                decl += [f"{kind} {_r(fw)}{n}_{c}{f}{'' if produced else ' = 0'};" for f, fw in fields]
-                decl += [f"{kind} {n}_{c}valid{'' if produced else ' = 0'};", f"{'reg' if produced else 'wire'} {n}_{c}ready{' = 0' if produced else ''};"]
-                conn += [f".{n}__{c}__payload({{{', '.join(reversed(names))}}})", f".{n}__{c}__valid({n}_{c}valid)", f".{n}__{c}__ready({n}_{c}ready)"]
         elif p.kind == "in":
             decl.append(f"reg {_r(w)}{n} = 0;")
             conn.append(f".{n}({n})")
