@@ -1,6 +1,7 @@
 """Build a block's bench and run its cocotb tests; every outcome that is not a pass of every named test is a failure."""
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,17 +101,37 @@ def run(
     plan: BlockPlan, sim: str, *, tests: list[str] | None = None, seed: int = DEFAULT_SEED, waves: bool = False,
     timeout: float = 1800, folder: Path | None = None,
 ) -> Outcome:
-    """Build and run. A test named in the plan or in `tests` that did not run counts as failed.
+    """Build and run `tests` (default: the fast tier's on `sim`). One of them that did not run counts as failed.
 
     Raises:
         MissingTool, BuildError: the simulator is missing, or refused the design.
     """
     t0 = time.perf_counter()
+    tests = tests or plan.tests_on(sim)
     exe, ports, _ = build(plan, sim, waves=waves)
     out = Outcome(block=plan.name, sim=sim, seed=seed, build_seconds=time.perf_counter() - t0)
-    out.folder = folder or BUILD / "runs" / f"{plan.name}-{sim}{'-waves' if waves else ''}"
-    shutil.rmtree(out.folder, ignore_errors=True)
-    out.folder.mkdir(parents=True)
+    with _own_folder(folder or BUILD / "runs" / f"{plan.name}-{sim}{'-waves' if waves else ''}") as out.folder:
+        _simulate(plan, sim, exe, ports, tests, seed, waves, timeout, out)
+    return out
+
+
+@contextmanager
+def _own_folder(wanted: Path) -> Iterator[Path]:
+    """An empty folder that no other run uses meanwhile: `wanted`, or one beside it while another run holds that."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    with wanted.with_name(wanted.name + ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wanted = wanted.with_name(f"{wanted.name}.{os.getpid()}")
+        shutil.rmtree(wanted, ignore_errors=True)
+        wanted.mkdir()
+        yield wanted
+
+
+def _simulate(
+    plan: BlockPlan, sim: str, exe: Path, ports: list[TopPort], tests: list[str], seed: int, waves: bool, timeout: float, out: Outcome
+) -> None:
     results = out.folder / "results.xml"
     env = environment(plan.bench, seed, results, tests)
     env["TAWNY_BENCH"] = json.dumps(
@@ -128,7 +151,7 @@ def run(
             why = f"simulation still running after {timeout:.0f} s"
     out.seconds = time.perf_counter() - t1
     _read_results(results, out)
-    for name in tests or plan.tests:
+    for name in tests:
         if name not in out.passed and name not in out.failed:
             out.failed[name] = why or "did not run"
     if why and not out.failed:
@@ -139,7 +162,6 @@ def run(
         out.bins, out.cycles = data["bins"], data["cycles"]
     if waves and (out.folder / "waves.fst").exists():
         out.waves = out.folder / "waves.fst"
-    return out
 
 
 def _read_results(path: Path, out: Outcome) -> None:

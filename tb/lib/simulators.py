@@ -164,6 +164,12 @@ def control_file(public: dict[str, list[str]], keep: tuple[str, ...]) -> str:
 
 def translate(top: str, sources: list[Path], vlt: str, o: Options, folder: Path, prefix: str = "Vtop") -> list[Path]:
     """Verilog to C++ in ``folder/cpp`` and objects beside it; the objects' paths. `folder` must exist."""
+    to_cpp(top, sources, vlt, o, folder, prefix)
+    return compile_cpp(o, folder, prefix)
+
+
+def to_cpp(top: str, sources: list[Path], vlt: str, o: Options, folder: Path, prefix: str = "Vtop") -> None:
+    """First half of :func:`translate`: Verilator."""
     log = folder / "build.log"
     (folder / "public.vlt").write_text(vlt)
     root = verilator_root()
@@ -178,6 +184,11 @@ def translate(top: str, sources: list[Path], vlt: str, o: Options, folder: Path,
         ],
         log, env={**os.environ, "VERILATOR_ROOT": str(root)},
     )
+
+
+def compile_cpp(o: Options, folder: Path, prefix: str = "Vtop") -> list[Path]:
+    """Second half of :func:`translate`: g++."""
+    log, cpp = folder / "build.log", folder / "cpp"
     _, pch = runtime(o)
     flags = [*_flags(o), f"-I{cpp}"]
     fast, slow = [], []

@@ -9,16 +9,30 @@ from tb.lib.simulators import available
 CASES = [(n, s) for n, p in registry.blocks().items() for s in p.simulators]
 
 
-@pytest.mark.parametrize("name,sim", CASES, ids=[f"{n}-{s}" for n, s in CASES])
-def test_block(name: str, sim: str) -> None:
+def check(name: str, sim: str, tests: list[str]) -> runner.Outcome:
     reason = available(sim)
     if reason and sim != "verilator":
         pytest.skip(reason)
-    plan = registry.find(name)
-    out = runner.run(plan, sim)
+    out = runner.run(registry.find(name), sim, tests=tests)
     failures = "\n".join(f"{t}: {why}\n  again: {runner.rerun_command(out, t)}" for t, why in out.failed.items())
     assert out.ok, f"{name} on {sim}, log {out.folder / 'sim.log'}\n{failures}"
-    assert set(plan.tests) <= set(out.passed)
-    if sim == plan.simulators[0]:
+    assert set(tests) <= set(out.passed)
+    return out
+
+
+@pytest.mark.parametrize("name,sim", CASES, ids=[f"{n}-{s}" for n, s in CASES])
+def test_block(name: str, sim: str) -> None:
+    plan = registry.find(name)
+    out = check(name, sim, plan.tests_on(sim))
+    if sim == plan.simulators[0] and plan.tests_on(sim) == plan.tests:
         missed = [b for b in plan.bins if not out.bins.get(b)]
         assert not missed, f"coverage bins never hit: {', '.join(missed)}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [n for n, p in registry.blocks().items() if p.four_state])
+def test_every_test_on_four_states(name: str) -> None:
+    plan = registry.find(name)
+    out = check(name, "icarus", plan.tests)
+    missed = [b for b in plan.bins if not out.bins.get(b)]
+    assert not missed, f"coverage bins never hit: {', '.join(missed)}"

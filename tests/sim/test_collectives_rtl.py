@@ -1,0 +1,367 @@
+"""The simulated hardware under the collective library: bits, guard bytes, stalls, faults, errors, bandwidth, and the executor itself.
+
+Stalls and faults of the fast tier share one build: a probability of zero is asked for as the smallest there is.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from hccl import Communicator, open_device
+from hccl.communicator import Result
+from hccl.devices.base import Device
+from hccl.errors import CollectiveError, CollectiveTimeout, MismatchError
+from spec.params import config
+from spec.registers import Access, QpState
+from spec.wqe import Flag, Op, Status
+from tb.chip import executor, service
+from tests.hccl import definition as direct
+from tests.sim import monolith
+
+NODES = 5
+PARAMS = config("tiny").replace(nodes=NODES)
+GUARD = 0xA5
+LEAST = 1 / 65536  # the smallest probability that is not zero
+KINDS = ("drop", "dup", "reorder", "corrupt")
+COMBOS = [(d, o) for d in direct.DTYPES for o in direct.OPS if (d, o) != ("int32", "avg")]
+Case = tuple[int, str, str, int, bool]  # ranks, dtype, op, count, in place
+
+
+def counts(ranks: int) -> tuple[int, ...]:
+    return (0, 1, max(ranks - 1, 1), 127, 128, 129, 10007)
+
+
+GRID: list[Case] = [
+    (n, d, o, c, ip) for n in range(1, NODES + 1) for d, o in COMBOS for c in dict.fromkeys(counts(n)) for ip in (False, True)
+]
+
+
+@lru_cache
+def covering() -> list[Case]:
+    """Cases in which every two values of different arguments meet (counts by their place in `counts`)."""
+    def pairs(case: Case) -> set:
+        n, d, o, c, ip = case
+        return set(combinations(enumerate((n, d, o, counts(n).index(c), ip)), 2))
+
+    order = [GRID[i] for i in np.random.default_rng(0).permutation(len(GRID))]
+    left = set().union(*(pairs(c) for c in order))
+    chosen = []
+    while left:
+        best = max(order, key=lambda c: len(pairs(c) & left))
+        chosen.append(best)
+        left -= pairs(best)
+    return sorted(chosen)
+
+
+@pytest.fixture(scope="module")
+def rtl() -> Iterator[Device]:
+    with open_device("rtl", PARAMS) as device:
+        yield device
+
+
+@pytest.fixture(scope="module")
+def golden() -> Iterator[Device]:
+    with open_device("golden", PARAMS) as device:
+        yield device
+
+
+def run(comm: Communicator, case: Case, rng: np.random.Generator, **kw) -> Result:
+    """One all-reduce of new data; the result's bits are those of the direct definition."""
+    n, dtype, op, count, in_place = case
+    bits = direct.data(rng, n, count, dtype)
+    want = direct.all_reduce(bits, dtype, op)
+    result = comm.all_reduce([direct.as_array(b.copy(), dtype) for b in bits], dtype=dtype, op=op, in_place=in_place, **kw)
+    for rank, out in enumerate(result.outputs):
+        wrong = np.flatnonzero(direct.words(out) != want)
+        assert not wrong.size, f"{case}: rank {rank}: {wrong.size} of {count} words wrong, first at {wrong[0]}"
+    if comm.last and comm.device.kind == "rtl" and count and not in_place:
+        for rank, b in enumerate(bits):
+            region = comm.last.map.input
+            assert (comm.device.mem_read(rank, region.base, region.size) == b.view(np.uint8)).all(), f"{case}: rank {rank}: input changed"
+    return result
+
+
+def holes(comm: Communicator) -> list[tuple[int, int]]:
+    """Bytes of a node that belong to nothing: between the regions, and a stretch behind the last."""
+    where = comm.last.map
+    used = sorted((r.base, r.base + r.size) for r in (*where.rings, where.completions, where.output, where.input, where.scratch))
+    ends = [*(b for b, _ in used[1:]), where.end + 8192]
+    top, out = 0, []
+    for (_, end), nxt in zip(used, ends):
+        top = max(top, end)
+        if nxt > top:
+            out.append((top, nxt - top))
+    return out
+
+
+def check(case: Case, rtl: Device, golden: Device) -> None:
+    """Twice with new data, the second time with guard bytes around everything; and once more on the golden device."""
+    n, dtype, op, count, in_place = case
+    with Communicator(rtl, n) as comm, Communicator(golden, n) as reference:
+        run(comm, case, np.random.default_rng(count + 1))
+        if not count:
+            return
+        for rank in range(n):
+            for at, size in holes(comm):
+                rtl.mem_write(rank, at, np.full(size, GUARD, np.uint8))
+        for rank in range(n, NODES):
+            rtl.mem_write(rank, 0, np.full(1 << 16, GUARD, np.uint8))
+        got = run(comm, case, np.random.default_rng(count))
+        same = run(reference, case, np.random.default_rng(count))
+        assert all((direct.words(a) == direct.words(b)).all() for a, b in zip(got.outputs, same.outputs)), case
+        assert got.wqes == same.wqes and got.cycles > 0
+        for rank in range(n):
+            for at, size in holes(comm):
+                assert (rtl.mem_read(rank, at, size) == GUARD).all(), f"{case}: rank {rank}: bytes changed in {at:#x} … +{size:#x}"
+        for rank in range(n, NODES):
+            assert (rtl.mem_read(rank, 0, 1 << 16) == GUARD).all(), f"{case}: node {rank} has no rank and changed"
+        quiet = ("nic_retransmits", "nic_duplicates", "nic_rx_dropped", "nic_naks")
+        assert not any(c[k] for c in got.counters for k in quiet), f"{case}: {got.counters}"
+
+
+def test_covering_set_covers() -> None:
+    assert len(covering()) < 80
+    for n in range(1, NODES + 1):
+        assert {(c[1], c[2]) for c in covering()} == set(COMBOS) and {c[3] for c in covering() if c[0] == n} == set(counts(n))
+
+
+@pytest.mark.parametrize("ranks", range(1, NODES + 1))
+def test_bits(ranks: int, rtl: Device, golden: Device) -> None:
+    for case in covering():
+        if case[0] == ranks:
+            check(case, rtl, golden)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", range(1, NODES + 1))
+def test_bits_whole_grid(ranks: int, rtl: Device, golden: Device) -> None:
+    for case in GRID:
+        if case[0] == ranks:
+            check(case, rtl, golden)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bandwidth_of_one_mebibyte(dtype: str, rtl: Device) -> None:
+    with Communicator(rtl, 4) as comm:
+        result = run(comm, (4, dtype, "sum", (1 << 20) // direct.ITEMSIZE[dtype], False), np.random.default_rng(1))
+    assert result.percent_of_bound >= 90, f"{result.cycles} cycles, bound {result.bound_cycles}"
+
+
+def test_large_prime_count_on_five_ranks(rtl: Device) -> None:
+    with Communicator(rtl) as comm:
+        run(comm, (NODES, "bfloat16", "avg", 100003, True), np.random.default_rng(2))
+
+
+# -- stalls and faults ----------------------------------------------------------------------------------------------
+
+
+def disturbed(seed: int, stalls: float, faults: dict[str, float], cases: list[Case]) -> dict[str, int]:
+    """Run `cases` on a disturbed device; sums of the counters."""
+    rng, total = np.random.default_rng(seed), {}
+    with open_device("rtl", PARAMS, seed=seed, stalls=stalls, faults=faults) as device:
+        for case in cases:
+            with Communicator(device, case[0]) as comm:
+                for counters in run(comm, case, rng).counters:
+                    for k, v in counters.items():
+                        total[k] = total.get(k, 0) + v
+    return total
+
+
+def some_cases(seed: int, n: int, largest: int = 50021) -> list[Case]:
+    rng = np.random.default_rng(seed)
+    sizes = [c for c in (5, 129, 1009, 10007, 50021) if c <= largest]
+    return [
+        (int(rng.integers(2, NODES + 1)), *COMBOS[rng.integers(len(COMBOS))], int(rng.choice(sizes)), bool(rng.integers(2)))
+        for _ in range(n)
+    ]
+
+
+@pytest.mark.parametrize("seed,stalls", [(1, 0.05), (2, 0.3)])
+def test_stalls(seed: int, stalls: float) -> None:
+    disturbed(seed, stalls, {"dup": LEAST}, some_cases(seed, 6, 10007))
+
+
+MEASURE: Case = (4, "float32", "sum", 50021, False)
+
+
+@pytest.mark.parametrize("kind,shows", [
+    ("drop", ("nic_retransmits",)), ("dup", ("nic_duplicates",)), ("reorder", ("nic_naks", "nic_retransmits")),
+    ("corrupt", ("nic_rx_dropped", "nic_retransmits")),
+])
+def test_each_fault(kind: str, shows: tuple[str, ...]) -> None:
+    total = disturbed(11, LEAST, {kind: 0.01}, [MEASURE])
+    assert all(total[k] for k in shows), total
+
+
+@pytest.mark.parametrize("seed,rate,stalls", [(21, 0.01, LEAST), (22, 0.02, 0.1)])
+def test_all_faults_together(seed: int, rate: float, stalls: float) -> None:
+    total = disturbed(seed, stalls, dict.fromkeys(KINDS, rate), [*some_cases(seed, 4), MEASURE])
+    assert all(total[k] for k in ("nic_retransmits", "nic_duplicates", "nic_rx_dropped")), total
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stalls", [0.05, 0.15, 0.3, 0.7])
+@pytest.mark.parametrize("seed", range(3))
+def test_stalls_alone(seed: int, stalls: float) -> None:
+    total = disturbed(seed, stalls, {}, some_cases(seed, 10))
+    assert not total["nic_duplicates"] and not total["nic_rx_dropped"], total
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [*KINDS, "all"])
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.02, 0.1])
+def test_faults_alone(kind: str, rate: float) -> None:
+    faults = dict.fromkeys(KINDS if kind == "all" else [kind], rate)
+    big = [] if rate > 0.02 else [(4, "bfloat16", "sum", 1 << 19, False)]
+    seen: dict[str, int] = {}
+    for seed in range(3):
+        for k, v in disturbed(seed, 0, faults, [*big, *some_cases(seed, 6)]).items():
+            seen[k] = seen.get(k, 0) + v
+    assert seen["nic_duplicates" if kind == "dup" else "nic_retransmits"], seen
+    assert kind in ("dup", "reorder") or rate < 0.01 or seen["nic_retransmits"] > 3, seen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_a_link_too_bad_ends_in_an_error_or_in_the_right_bits(seed: int) -> None:
+    rng, failed = np.random.default_rng(seed), 0
+    with open_device("rtl", PARAMS, seed=seed, faults={"drop": 0.45, "dup": 0.4, "reorder": 0.4}) as device:
+        for case in some_cases(seed, 6, 10007):
+            try:
+                with Communicator(device, case[0]) as comm:
+                    run(comm, case, rng)
+            except CollectiveTimeout:
+                raise
+            except CollectiveError as e:
+                assert "RETRY_EXC_ERR" in str(e), e
+                failed += 1
+    assert failed < 6
+
+
+def test_a_dead_link_runs_out_of_retries() -> None:
+    with open_device("rtl", PARAMS, stalls=LEAST, faults={"drop": 0.9999}) as device:
+        for _ in range(2):
+            with pytest.raises(CollectiveError, match="rank . channel 0: send of chunk .* ended in RETRY_EXC_ERR"):
+                Communicator(device, 2).all_reduce([np.ones(100, np.float32)] * 2)
+
+
+# -- errors ---------------------------------------------------------------------------------------------------------
+
+
+def works(device: Device, ranks: int = 4) -> None:
+    """A new communicator gives the right bits."""
+    with Communicator(device, ranks) as comm:
+        run(comm, (ranks, "float32", "sum", 1009, False), np.random.default_rng(9))
+
+
+def test_a_dead_queue_pair(rtl: Device) -> None:
+    comm = Communicator(rtl, 4)
+    run(comm, (4, "int32", "max", 129, False), np.random.default_rng(0))
+    rtl.write_reg(1, "qp_state", 0, int(QpState.ERR))
+    with pytest.raises(CollectiveError, match="collective 1 .* rank 1 channel 0: .* ended in WR_FLUSH_ERR"):
+        run(comm, (4, "int32", "max", 129, False), np.random.default_rng(0))
+    with pytest.raises(CollectiveError, match="aborted"):
+        run(comm, (4, "int32", "max", 129, False), np.random.default_rng(0))
+    works(rtl)
+
+
+@pytest.mark.parametrize("region,what", [("scratch", "recv"), ("input", "send")])
+def test_memory_that_is_not_registered(region: str, what: str, rtl: Device) -> None:
+    comm = Communicator(rtl, 4)
+    case = (4, "float32", "sum", 5003, False)
+    run(comm, case, np.random.default_rng(0))
+    rtl.write_reg(2, "mr_size", comm._mrs[2][region].index, 0)
+    with pytest.raises(CollectiveError, match=f"rank 2 channel .: {what} of chunk .* ended in LOC_PROT_ERR"):
+        run(comm, case, np.random.default_rng(0))
+    works(rtl)
+
+
+def test_mismatch_is_found_before_anything_runs(rtl: Device) -> None:
+    with Communicator(rtl, 3) as comm:
+        run(comm, (3, "float32", "sum", 129, False), np.random.default_rng(0))
+        before = rtl.cycles
+        with pytest.raises(MismatchError, match="count differs"), comm.group():
+            for r in range(3):
+                comm.rank(r).all_reduce(np.zeros(8 + (r == 1), np.float32))
+        with pytest.raises(MismatchError, match=r"rank\(s\) 1 did not call"), comm.group():
+            for r in (0, 2):
+                comm.rank(r).all_reduce(np.zeros(8, np.float32))
+        assert rtl.cycles == before
+        run(comm, (3, "float32", "sum", 129, False), np.random.default_rng(1))
+
+
+def test_a_rank_that_does_not_come(rtl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its doorbell is never rung: the others wait for it until the deadline, and the error names it and shows the queues."""
+    comm = Communicator(rtl, 4)
+    run(comm, (4, "float32", "sum", 129, False), np.random.default_rng(0))
+    queue = comm.wqs[2][0]
+    kept, ring, abort = [], queue.doorbell, comm.abort
+    monkeypatch.setattr(queue, "doorbell", lambda n=None: kept.append(ring(n)) or (2, "wq_tail", 0, before))
+    before = rtl.read_reg(2, "wq_tail", 0)
+    monkeypatch.setattr(comm, "abort", lambda why: (rtl.write_regs(kept), abort(why)))  # it comes when all is over
+    with pytest.raises(CollectiveTimeout, match=r"not done within 20000 cycles; not done: .*rank 2 \(1 of 1 queues\)") as e:
+        run(comm, (4, "float32", "sum", 129, False), np.random.default_rng(0), deadline=20000)
+    state = e.value.state
+    assert "node 2: events 1 of 2" in state and "queue 0: " in state and "nic_naks" in state, state
+    assert "flush did not end" not in comm.broken
+    works(rtl)
+
+
+@pytest.mark.parametrize("deadline", [150, 400, 700, 1500])
+def test_deadline(deadline: int, rtl: Device) -> None:
+    comm = Communicator(rtl, 4)
+    with pytest.raises(CollectiveTimeout, match=f"not done within {deadline} cycles; not done: rank 0") as e:
+        run(comm, (4, "float32", "sum", 40009, False), np.random.default_rng(0), deadline=deadline)
+    for node in range(4):
+        assert f"node {node}: events " in e.value.state
+    assert "queue 3: " in e.value.state and "WQEs done, state" in e.value.state
+    assert "flush did not end" not in comm.broken
+    works(rtl)
+
+
+def test_a_message_longer_than_its_receive(rtl: Device) -> None:
+    with Communicator(rtl, 2) as comm:
+        run(comm, (2, "float32", "sum", 129, False), np.random.default_rng(0))
+        a, b = comm.wqs[0][0], comm.wqs[1][0]
+        send, recv = comm._qps[0][0, 0, 1], comm._qps[1][0, 1, 0]
+        out, source = comm._mrs[1]["output"], comm._mrs[0]["input"]
+        before = rtl.mem_read(1, out.addr, out.length)
+        b.post(opcode=Op.RECV, qpn=recv.qpn, addr_d=out.addr, length=64, lkey=out.lkey, flags=int(Flag.SIGNALED | Flag.EVENT))
+        a.post(opcode=Op.SEND, qpn=send.qpn, addr_a=source.addr, length=65, lkey=source.lkey, flags=int(Flag.SIGNALED | Flag.EVENT))
+        want = [e + (r < 2) for r, e in enumerate(rtl.read_regs([(r, "event", 0) for r in range(NODES)]))]
+        rtl.run(want, 50000)
+        (sent,), (got,) = comm.cqs[0].poll(), comm.cqs[1].poll()
+        assert (sent.status, got.status) == (Status.REM_INV_REQ_ERR, Status.LOC_LEN_ERR)
+        assert (send.state, recv.state) == (QpState.ERR, QpState.ERR) and out.access == Access.LOCAL_WRITE
+        assert (rtl.mem_read(1, out.addr, out.length) == before).all()
+    works(rtl, 2)
+
+
+# -- the executor ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed,stalls,faults", [(0, 0.0, {}), (3, 0.2, dict.fromkeys(KINDS, 0.03))])
+def test_executor_equals_one_verilog_design(
+    seed: int, stalls: float, faults: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stations and switch joined in C++ take every event in the same cycle, with the same counters, as the system as one design."""
+    def story() -> list[object]:
+        rng, out = np.random.default_rng(5), []
+        with open_device("rtl", config("tiny").replace(nodes=2), seed=seed, stalls=stalls, faults=faults) as device:
+            for n in (2, 1):
+                with Communicator(device, n) as comm:
+                    for dtype, op, count in (("float32", "sum", 5), ("bfloat16", "avg", 3001), ("int32", "min", 20011), ("float16", "max", 129)):
+                        result = run(comm, (n, dtype, op, count, False), rng)
+                        out.append((result.cycles, device.cycles, result.counters))
+        return out
+
+    here = story()
+    monkeypatch.setattr(executor, "library", monolith.library)
+    assert story() == here
+    assert service.Executor is executor.Executor
+    assert not faults or any(c["nic_retransmits"] for _, _, counters in here for c in counters)
