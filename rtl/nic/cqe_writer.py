@@ -22,7 +22,7 @@ Assumptions
 from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Module, Signal
-from amaranth.lib import data, stream
+from amaranth.lib import data, stream, wiring
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -48,14 +48,21 @@ def kept_layout(me: MeParams, what) -> data.StructLayout:
     return data.StructLayout({"valid": 1, "place": place_layout(me), "what": what})
 
 
+def kept_signature(me: MeParams, width: int) -> wiring.Signature:
+    """As `kept_layout`, each part a port of its own: where one part is chosen by another, one vector would look like a loop to a
+    simulator that schedules whole vectors (Verilator's UNOPTFLAT)."""
+    parts = {"valid": 1, "slot": exact_log2(me.window), "queue": exact_log2(me.queues), "what": width}
+    return wiring.Signature({name: Out(bits) for name, bits in parts.items()})
+
+
 class CqeWriter(Block):
     def __init__(self, me: MeParams, mem: MemParams):
         self.me, self.mem = me, mem
         super().__init__({
             "start": In(kept_layout(me, INFO)),
             "end_nic": In(kept_layout(me, RESULT)), "end_nmc": In(kept_layout(me, RESULT)),
-            "end_set": In(kept_layout(me, 8)), "end_wait": In(kept_layout(me, 8)),
-            "retire": In(kept_layout(me, 32)), "retire_ready": Out(1),
+            "end_set": In(kept_layout(me, 8)), "end_wait": In(kept_signature(me, 8)),
+            "retire": In(kept_signature(me, 32)), "retire_ready": Out(1),
             "cq_base": In(32), "cq_size": In(32), "cq_head": In(32), "cq_tail": Out(32), "cq_error": Out(1),
             "event": Out(32), "event_pulse": Out(1),
             "write": Out(stream.Signature(data.StructLayout({"addr": mem.addr_width, "data": CQE.bits}))),
@@ -66,24 +73,26 @@ class CqeWriter(Block):
         m = Module()
         depth = self.me.queues * self.me.window
 
-        def kept(name, port):
+        def kept(name, port, place):
             m.submodules[name] = memory = UninitialisedMemory(shape=port.what.shape(), depth=depth)
             write, read = memory.write_port(), memory.read_port()
             m.d.comb += [
-                write.addr.eq(port.place), write.data.eq(port.what), write.en.eq(port.valid),
-                read.addr.eq(self.retire.place), read.en.eq(self.retire.valid),
+                write.addr.eq(place), write.data.eq(port.what), write.en.eq(port.valid),
+                read.addr.eq(Cat(self.retire.slot, self.retire.queue)), read.en.eq(self.retire.valid),
             ]
             return read.data
 
-        info = kept("info", self.start)
-        nic, nmc = kept("nic", self.end_nic), kept("nmc", self.end_nmc)
-        set_, wait = kept("set", self.end_set), kept("wait", self.end_wait)
+        info, nic, nmc, set_ = (
+            kept(name, port, port.place)
+            for name, port in (("info", self.start), ("nic", self.end_nic), ("nmc", self.end_nmc), ("set", self.end_set))
+        )
+        wait = kept("wait", self.end_wait, Cat(self.end_wait.slot, self.end_wait.queue))
 
         # One cycle after `retire`: what was kept is on the read ports.
         valid, queue, index = Signal(), Signal(8), Signal(32)
         m.d.sync += valid.eq(self.retire.valid)
         with m.If(self.retire.valid):
-            m.d.sync += [queue.eq(self.retire.place.queue), index.eq(self.retire.what)]
+            m.d.sync += [queue.eq(self.retire.queue), index.eq(self.retire.what)]
         cqe, result = Signal(layout(CQE)), Signal(RESULT)
         m.d.comb += [result.status.eq(info.status), result.info.eq(info.info)]
         for unit, value in ((Unit.SET, set_), (Unit.WAIT, wait)):

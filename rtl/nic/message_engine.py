@@ -179,8 +179,8 @@ class MessageEngine(Block):
         m.d.comb += waits.eq(Cat(q.wait_end for q in queues))
         index = turn(m, "wait", waits, advance=waits.any())
         m.d.comb += [
-            kept.valid.eq(waits.any()), kept.place.queue.eq(index),
-            kept.place.slot.eq(Array(q.wait_slot for q in queues)[index]),
+            kept.valid.eq(waits.any()), kept.queue.eq(index),
+            kept.slot.eq(Array(q.wait_slot for q in queues)[index]),
             kept.what.eq(Array(q.wait_status for q in queues)[index]),
         ]
         for i, q in enumerate(queues):
@@ -197,8 +197,8 @@ class MessageEngine(Block):
         index = turn(m, "retire", wants, advance=take)
         retire = cqes.retire
         m.d.comb += [
-            retire.valid.eq(take), retire.place.queue.eq(index),
-            retire.place.slot.eq(Array(q.retire_slot for q in queues)[index]),
+            retire.valid.eq(take), retire.queue.eq(index),
+            retire.slot.eq(Array(q.retire_slot for q in queues)[index]),
             retire.what.eq(Array(q.head for q in queues)[index]),
         ]
         for i, q in enumerate(queues):
