@@ -16,6 +16,7 @@ FLIT_BYTES = 64
 ETHERTYPE_IPV4 = 0x0800
 UDP_PORT_ROCE = 4791
 IP_PROTO_UDP = 17
+MIN_FRAME = 60  # Ethernet's shortest frame without FCS; a shorter one is padded by the MAC
 PSN_BITS = 24
 MTUS = (256, 512, 1024, 2048, 4096)
 
@@ -113,7 +114,7 @@ def frame_bytes(opcode: int, payload: int) -> int:
 
 def wire_bytes(opcode: int, payload: int) -> int:
     """Bytes of line time the frame takes: the frame, at least Ethernet's 60 without FCS, and `WIRE_OVERHEAD`."""
-    return max(frame_bytes(opcode, payload), 60) + WIRE_OVERHEAD
+    return max(frame_bytes(opcode, payload), MIN_FRAME) + WIRE_OVERHEAD
 
 
 def segment(length: int, mtu: int) -> list[int]:

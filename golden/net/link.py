@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spec.packet import WIRE_OVERHEAD
-
-MIN_FRAME = 60
+from spec.packet import MIN_FRAME, WIRE_OVERHEAD
 
 
 def costs(frames: Sequence[int], beat_bytes: int = 64) -> np.ndarray:

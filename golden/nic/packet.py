@@ -6,8 +6,8 @@ destination QP; BTH M = 1, transport version 0, P_Key 0xFFFF; payload padded wit
 
 Received frames are refused with a `spec.packet.DropReason`, the lowest that applies; header fields that a short
 frame lacks read as 0. The destination is checked when the receiving `node` is named, the payload's size when `mtu`
-is. A source is a node's when its IPv4 address is 10.0.0.1 and up, 2^16 of them. Bytes after the IPv4 total length
-are Ethernet padding and are ignored. MAC source, TTL, DSCP, ECN, ident, DF, UDP source port and the BTH's FECN,
+is. A source is a node's when its IPv4 address is 10.0.0.1 and up, 2^16 of them. Bytes after the IPv4 total length, up to
+Ethernet's shortest frame of 60, are padding and are ignored. MAC source, TTL, DSCP, ECN, ident, DF, UDP source port and the BTH's FECN,
 BECN, M and reserved bits are not judged. An unknown opcode is not refused here: it has no extended header.
 
 The iCRC (annex A17) is the Ethernet CRC-32 over 8 bytes of 0xFF and the frame from the IPv4 header to the padded
@@ -170,13 +170,13 @@ def _judge(frame: bytes, node: int | None, mtu: int | None) -> Iterator[tuple[Dr
     yield DropReason.UDP, udp["length"] != ip["length"] - P.IP_BYTES, f"length {udp['length']}, IPv4's {ip['length']}"
     yield DropReason.UDP, udp["checksum"] != 0, f"checksum {udp['checksum']:#x}"
     payload = _payload_bytes(ip["length"], bth)
-    short = len(frame) < P.ETH_BYTES + ip["length"]
-    yield DropReason.LENGTH, short, f"{len(frame)} bytes, IPv4 has {ip['length']}"
+    end = P.ETH_BYTES + ip["length"]
+    wrong = not end <= len(frame) <= max(end, P.MIN_FRAME)
+    yield DropReason.LENGTH, wrong, f"{len(frame)} bytes, IPv4 has {ip['length']}"
     ragged = ip["length"] % 4 != 0 or payload < 0
     yield DropReason.LENGTH, ragged, f"IPv4's {ip['length']} for opcode {bth['opcode']:#x}"
     yield DropReason.BTH, bth["tver"] != 0 or bth["pkey"] != P.PKEY, f"version {bth['tver']}, key {bth['pkey']:#x}"
     yield DropReason.OVERSIZE, mtu is not None and payload > mtu, f"{payload} bytes"
-    end = P.ETH_BYTES + ip["length"]
     body, crc = frame[: end - P.ICRC_BYTES], frame[end - P.ICRC_BYTES : end]
     yield DropReason.ICRC, icrc(body) != int.from_bytes(crc, "little"), crc.hex()
 

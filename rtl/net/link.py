@@ -30,10 +30,8 @@ from amaranth.utils import ceil_log2
 from rtl.common.block import Block
 from rtl.common.layouts import packet_layout
 from rtl.net.keep import keep_count
-from spec.packet import FLIT_BYTES, WIRE_OVERHEAD
+from spec.packet import FLIT_BYTES, MIN_FRAME, WIRE_OVERHEAD
 from spec.params import LinkParams
-
-MIN_FRAME = 60  # Ethernet without FCS
 
 
 class Link(Block):

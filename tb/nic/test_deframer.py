@@ -19,14 +19,11 @@ UNPROTECTED = {*range(6, 12), 46}  # source MAC, and BTH's FECN, BECN and reserv
 
 
 def verdict(b: Bench, frame: bytes) -> tuple[dict, bytes] | DropReason:
-    """What becomes of a frame: the golden model's verdict, and on the link no bytes after a frame but padding to 60."""
+    """What becomes of a frame: the golden model's verdict."""
     try:
-        result = golden.parse(frame, node=NODE, mtu=b.config.node.nic.mtu)
+        return golden.parse(frame, node=NODE, mtu=b.config.node.nic.mtu)
     except golden.PacketError as e:
-        result = DropReason(e.reason)
-    if len(frame) > max(60, packet.ETH_BYTES + int.from_bytes(frame[16:18], "big")):
-        return min(result, DropReason.LENGTH) if isinstance(result, DropReason) else DropReason.LENGTH
-    return result
+        return DropReason(e.reason)
 
 
 async def offer(b: Bench, rows: np.ndarray, results: list, deadline: int) -> int:

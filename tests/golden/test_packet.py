@@ -94,10 +94,15 @@ def test_icrc_equals_table_crc(n):
 
 
 def test_ethernet_padding_is_ignored():
-    for n in (0, 1, 5):
+    """Up to Ethernet's shortest frame; a longer frame must end where its IPv4 length says."""
+    frame = G.build({**META, "opcode": Opcode.SEND_ONLY}, b"", 2)
+    assert len(frame) == 58
+    assert G.parse(frame + b"\xa5\x5a") == G.parse(frame)
+    for n, extra in ((0, 3), (1, 1), (5, 70), (200, 1)):
         frame = G.build({**META, "opcode": Opcode.SEND_ONLY}, payload_of(n), 2)
-        assert G.parse(frame + bytes(64 - len(frame) % 64)) == G.parse(frame)
-        assert G.parse(frame + b"\xa5" * 70) == G.parse(frame)
+        with pytest.raises(G.PacketError) as caught:
+            G.parse(frame + bytes(extra))
+        assert caught.value.reason == DropReason.LENGTH
 
 
 def test_unknown_opcode_reaches_the_receiver():
