@@ -109,6 +109,7 @@ def run(
     seed: Annotated[int, typer.Option(help="seed of random data, stalls and faults")] = 0,
     stalls: Annotated[float, typer.Option(min=0, max=1, help="rtl: probability of a stall on a stream")] = 0.0,
     drop: Annotated[float, typer.Option(min=0, max=1, help="rtl: probability that a link drops a packet")] = 0.0,
+    waves: Annotated[str | None, typer.Option(help="rtl: write a trace of every node and the switch to this file (FST)")] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="the result replaces the input on the device")] = False,
     config_name: Config = "tiny",
     deadline: Annotated[int | None, typer.Option(min=1, help="cycles (golden: steps) allowed")] = None,
@@ -123,10 +124,12 @@ def run(
         _choice("op", op, OPS)
         _choice("device", device, KINDS)
         params = _machine(config_name, ranks)
+        if device == "golden" and waves:
+            raise UsageError("device golden has no waves; expected --device rtl with --waves")
         if device == "golden" and (stalls or drop):
             raise UsageError("device golden has no stalls and no loss; expected --device rtl with --stalls or --drop")
         data, name = _inputs(input, ranks, dtype, count, seed)
-        options: dict[str, Any] = {"seed": seed, "stalls": stalls, "faults": {"drop": drop} if drop else None}
+        options: dict[str, Any] = {"seed": seed, "stalls": stalls, "faults": {"drop": drop} if drop else None, "waves": waves}
         result = _collective(device, params, {} if device == "golden" else options, data, name, op, in_place, deadline)
         verdict, wrong = "not checked", []
         if check:
@@ -151,6 +154,8 @@ def run(
             _figure(result.algbw), _figure(result.busbw), _figure(result.percent_of_bound, 1), verdict,
         )  # fmt: skip
         console.print(table)
+        if waves:
+            console.print(f"waves: {waves}", highlight=False, soft_wrap=True)
         if json_out:
             _emit(json_out, json.dumps(row, indent=1))
         if output:

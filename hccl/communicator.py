@@ -14,6 +14,7 @@ communicator: its queue pairs are put in error, so that everything outstanding i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Self
@@ -177,6 +178,7 @@ class Communicator:
         self.broken: str | None = None
         self.last: low.Lowered | None = None  # the collective run last, as the machine had it
         self._group: Group | None = None
+        self._flushed: list[list[WorkCompletion]] = []  # what an abort completed
         self.contexts = [Context(device, r) for r in range(nranks)]
         self.pds = [c.alloc_pd() for c in self.contexts]
         self.wqs: list[list[WorkQueue]] = [[] for _ in range(nranks)]
@@ -338,6 +340,12 @@ class Communicator:
         if errors or failure is not None:
             message = self._explain(lowered, seq, errors, failure, deadline)
             self.abort(message.splitlines()[0])
+            if not errors:
+                # Completions come in order: an error may have waited behind a receive that nobody would ever meet.
+                errors = [(r, c) for r, row in enumerate(self._flushed) for c in row if c.status not in (Status.SUCCESS, Status.WR_FLUSH_ERR)]
+                if errors:
+                    message = f"{self._explain(lowered, seq, errors, None, deadline)}; seen when the deadline of {deadline} passed"
+                    self.broken = message
             if errors:
                 raise CollectiveError(message)
             assert failure is not None
@@ -383,10 +391,10 @@ class Communicator:
                 for qp in qps.values():
                     qp.modify(QpState.ERR)
             self.device.run(self._want(), 100_000)
-            for cq in self.cqs:
-                cq.poll()
         except HcclError as e:
             self.broken += f" (and the flush did not end: {str(e).splitlines()[0]})"
+        with suppress(DeviceError):  # a machine that has ended says nothing
+            self._flushed = [cq.poll() for cq in self.cqs]
 
     def close(self) -> None:
         """Release queue pairs and regions; the device can take another communicator."""

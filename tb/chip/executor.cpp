@@ -12,8 +12,12 @@
 #include "verilated.h"
 #include "verilated_sym_props.h"
 #include "verilated_syms.h"
-#if VM_TRACE
+#if VM_TRACE_FST
 #include "verilated_fst_c.h"
+using Trace = VerilatedFstC;
+#elif VM_TRACE
+#include "verilated_vcd_c.h"
+using Trace = VerilatedVcdC;
 #endif
 #include "switch_ports.h"  // generated: names of the ports, and the switch's ports as a table
 
@@ -39,7 +43,7 @@ struct System {
   std::vector<SwitchPort> port;
   uint64_t cycle = 0;
 #if VM_TRACE
-  std::unique_ptr<VerilatedFstC> trace;
+  std::unique_ptr<Trace> trace;
 #endif
   ~System() {
     for (auto& s : station) s->final();
@@ -153,7 +157,7 @@ void* tawny_new(int nodes, const char* trace_file) {
   sys->net->rst = 1;
 #if VM_TRACE
   if (trace_file) {
-    sys->trace = std::make_unique<VerilatedFstC>();
+    sys->trace = std::make_unique<Trace>();
     for (auto& s : sys->station) s->trace(sys->trace.get(), 99);
     sys->net->trace(sys->trace.get(), 99);
     sys->trace->open(trace_file);

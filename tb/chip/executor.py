@@ -15,7 +15,7 @@ from rtl.chip.system import SEED_STEP
 from rtl.emit import emit
 from rtl.net.switch import Switch
 from spec.params import SystemParams
-from tb.lib.simulators import BUILD, Options, built, compile_unit, control_file, link, runtime, translate
+from tb.lib.simulators import BUILD, Options, built, compile_unit, control_file, link, runtime, translate, wave_format
 
 SOURCE = Path(__file__).with_name("executor.cpp")
 
@@ -45,13 +45,13 @@ def _ports_header(n: int) -> str:
     )
 
 
-def library(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> Path:
-    """The shared library for `p`; each part is compiled when its content is new.
+def models(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> tuple[list[Path], str]:
+    """(folders of the compiled station and switch, objects beside ``cpp`` with headers; text of ``switch_ports.h``), compiled when new.
 
     Raises:
         MissingTool, BuildError.
     """
-    o = Options(waves=waves, cocotb=False, timing=False, vpi=False)
+    o = Options(opt="-O2", waves=wave_format() if waves else False, cocotb=False, timing=False, vpi=False)
     kind = ("-faults" if faults else "") + ("-gates" if gates else "") + ("-waves" if waves else "")
     parts: list[Path] = []
     names: list[str] = []
@@ -73,7 +73,18 @@ def library(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> Path:
 
         names += [q.name for q in e.ports]
         parts.append(built(name, make, "whole", repr(o), vlt, text).parent)
-    header = _names_header(names) + _ports_header(p.nodes)
+    return parts, _names_header(names) + _ports_header(p.nodes)
+
+
+def library(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> Path:
+    """The shared library for `p`; each part is compiled when its content is new.
+
+    Raises:
+        MissingTool, BuildError.
+    """
+    o = Options(waves=wave_format() if waves else False, cocotb=False, timing=False, vpi=False)
+    kind = ("-faults" if faults else "") + ("-gates" if gates else "") + ("-waves" if waves else "")
+    parts, header = models(p, faults=faults, gates=gates, waves=waves)
 
     def join(folder: Path) -> None:
         (folder / "switch_ports.h").write_text(header)

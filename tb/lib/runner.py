@@ -19,7 +19,7 @@ from rtl.emit import Emitted, emit, write_atomic
 from tb.lib import top
 from tb.lib.ports import TopPort, describe
 from tb.lib.registry import BlockPlan
-from tb.lib.simulators import BUILD, Options, icarus, verilate
+from tb.lib.simulators import BUILD, Options, icarus, verilate, wave_format
 
 HDL = Path(__file__).parent / "hdl"
 DEFAULT_SEED = 1
@@ -49,7 +49,7 @@ class Outcome:
 def build(plan: BlockPlan, sim: str, *, waves: bool = False) -> tuple[Path, list[TopPort], Emitted]:
     """(what runs, ports, emission) of the plan's block."""
     block = plan.make()
-    emitted = emit(block, BUILD / "rtl")
+    emitted = emit(block, BUILD / "rtl", sunk=sim == "verilator")  # Icarus has the plain form
     ports = top.plan_ports(block, plan.ports, plan.depth, plan.memory_bytes)
     dump = 'initial if ($test$plusargs("waves")) begin $dumpfile("waves.fst"); $dumpvars(0, tb_top); end' if sim == "icarus" else ""
     text = top.verilog(emitted.top, ports, dump)
@@ -60,7 +60,7 @@ def build(plan: BlockPlan, sim: str, *, waves: bool = False) -> tuple[Path, list
     if sim == "icarus":
         return icarus("tb_top", sources, "", plan.name), ports, emitted
     name = plan.name + ("-waves" if waves else "")
-    return verilate("tb_top", sources, {"tb_top": ["*"]}, "", Options(waves=waves), name, emitted.shared), ports, emitted
+    return verilate("tb_top", sources, {"tb_top": ["*"]}, "", Options(waves=wave_format() if waves else False), name, emitted.shared), ports, emitted
 
 
 def environment(module: str, seed: int, results: Path, tests: list[str] | None) -> dict[str, str]:
@@ -94,7 +94,12 @@ def command(exe: Path, sim: str, waves: bool) -> list[str]:
 
     if sim == "icarus":
         return ["vvp", "-m", cc.lib_entry("vpi", "icarus"), str(exe), "-fst", *(["+waves"] if waves else [])]
-    return [str(exe), *(["--trace", "--trace-file", "waves.fst"] if waves else [])]
+    return [str(exe), *(["--trace", "--trace-file", wave_file(sim)] if waves else [])]
+
+
+def wave_file(sim: str) -> str:
+    """Name of the trace that `sim` writes in its run's folder."""
+    return "waves.vcd" if sim == "verilator" and wave_format() == "vcd" else "waves.fst"
 
 
 def run(
@@ -160,8 +165,8 @@ def _simulate(
     if cover.exists():
         data = json.loads(cover.read_text())
         out.bins, out.cycles = data["bins"], data["cycles"]
-    if waves and (out.folder / "waves.fst").exists():
-        out.waves = out.folder / "waves.fst"
+    if waves and (out.folder / wave_file(sim)).exists():
+        out.waves = out.folder / wave_file(sim)
 
 
 def _read_results(path: Path, out: Outcome) -> None:

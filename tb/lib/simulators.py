@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from rtl.emit import write_atomic
 
@@ -60,6 +61,16 @@ def have_fst() -> bool:
 
 
 @lru_cache
+def wave_format() -> Literal[True, "vcd"]:
+    """What `Options.waves` is for a traced build here: FST, or VCD where the headers that FST needs are missing (says so once)."""
+    if have_fst():
+        return True
+    print("zlib.h or lz4.h not found: waves are written as VCD, which is larger (Debian: apt-get install zlib1g-dev liblz4-dev)",
+          file=sys.stderr, flush=True)
+    return "vcd"
+
+
+@lru_cache
 def _include_dirs() -> list[Path]:
     return [Path(p) for p in ("/usr/include", "/usr/local/include", *os.environ.get("CPATH", "").split(":")) if p]
 
@@ -83,10 +94,10 @@ def available(sim: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to build: `waves` adds FST tracing; `opt` is g++'s level for the design; `cocotb` links the VPI main."""
+    """How to build: `waves` adds tracing (see :func:`wave_format`); `opt` is g++'s level for the design (-O1: benches build in two thirds of the time of -O2 and most of their time is not the model's); `cocotb` links the VPI main."""
 
-    waves: bool = False
-    opt: str = os.environ.get("TAWNY_OPT", "-O2")
+    waves: Literal[False, True, "vcd"] = False
+    opt: str = os.environ.get("TAWNY_OPT", "-O1")
     cocotb: bool = True
     timing: bool = True
     vpi: bool = True
@@ -105,6 +116,10 @@ def _run(cmd: list[str], log: Path, cwd: Path | None = None, env: dict[str, str]
         raise BuildError(f"{Path(cmd[0]).name} failed with code {run.returncode} (log: {log})\n{tail}")
 
 
+def _kind(o: Options) -> str:
+    return "vcd" if o.waves == "vcd" else "fst"
+
+
 def _flags(o: Options) -> list[str]:
     root = verilator_root()
     return [
@@ -112,7 +127,8 @@ def _flags(o: Options) -> list[str]:
         f"-I{root}/include", f"-I{root}/include/vltstd",
         "-fPIC", "-fno-semantic-interposition", "-fno-plt",
         "-DVERILATOR=1", "-DVM_COVERAGE=0", "-DVM_SC=0", "-DVM_TIMING=1",
-        f"-DVM_TRACE={int(o.waves)}", f"-DVM_TRACE_FST={int(o.waves)}", "-DVM_TRACE_VCD=0", "-DVM_TRACE_SAIF=0",
+        f"-DVM_TRACE={int(bool(o.waves))}", f"-DVM_TRACE_FST={int(o.waves is True)}", f"-DVM_TRACE_VCD={int(o.waves == 'vcd')}",
+        "-DVM_TRACE_SAIF=0",
     ]
 
 
@@ -126,34 +142,49 @@ def _digest(*parts: str) -> str:
 
 
 def runtime(o: Options) -> tuple[Path, list[str]]:
-    """(archive of Verilator's runtime, flags that use the precompiled header); compiled once per flag set."""
+    """(archive of Verilator's runtime, flags that use the precompiled header); the archive is compiled once per flag set, the header
+    once per flag set and optimisation level."""
     flags = _flags(o)
-    version = metadata.version("verilator")
-    out = BUILD / "verilator" / _digest(version, "-O2", *flags)
-    archive, header = out / "libverilated.a", out / "tawny_pch.h"
-    if archive.exists():
-        return archive, ["-include", str(header)]
+    inc = verilator_root() / "include"
+    out = BUILD / "verilator" / _digest(metadata.version("verilator"), *flags)
+    archive, pch = out / "libverilated.a", out.with_name(out.name + o.opt)
+
+    def compile_archive(tmp: Path) -> None:
+        print("compiling Verilator's runtime (once)", file=sys.stderr, flush=True)
+        units = ["verilated", "verilated_vpi", "verilated_timing", "verilated_threads", *([f"verilated_{_kind(o)}_c"] if o.waves else [])]
+        units.sort(key=lambda u: "vpi" not in u and "_c" not in u)  # the long ones first
+        jobs = [[*_cxx(), *flags, "-O2", "-c", str(inc / f"{u}.cpp"), "-o", str(tmp / f"{u}.o")] for u in units]
+        _parallel(jobs, tmp / "build.log")
+        _run(["ar", "rcs", str(tmp / archive.name), *(str(tmp / f"{u}.o") for u in units)], tmp / "build.log")
+
+    def compile_header(tmp: Path) -> None:
+        (tmp / "tawny_pch.h").write_text('#include "verilated.h"\n#include "verilated_timing.h"\n')
+        # without ccache, which passes precompiled headers by
+        source = str(tmp / "tawny_pch.h")
+        _run([_cxx()[-1], *flags, o.opt, "-x", "c++-header", source, "-o", f"{source}.gch"], tmp / "build.log")
+
+    _once(out, archive.name, compile_archive)
+    _once(pch, "tawny_pch.h.gch", compile_header)
+    return archive, ["-include", str(pch / "tawny_pch.h")]
+
+
+def _once(out: Path, result: str, make: Callable[[Path], None]) -> None:
+    """Let `make` fill a temporary folder and rename it to `out`, unless ``out/result`` is there."""
+    if (out / result).exists():
+        return
     tmp = out.with_name(f"{out.name}.{os.getpid()}")
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)
-    log = tmp / "build.log"
-    inc = verilator_root() / "include"
-    print("compiling Verilator's runtime (once)", file=sys.stderr, flush=True)
-    (tmp / "tawny_pch.h").write_text('#include "verilated.h"\n#include "verilated_timing.h"\n')
-    units = ["verilated", "verilated_vpi", "verilated_timing", "verilated_threads"] + (["verilated_fst_c"] if o.waves else [])
-    gxx = _cxx()
-    jobs = [[*gxx, *flags, "-O2", "-c", str(inc / f"{u}.cpp"), "-o", str(tmp / f"{u}.o")] for u in units]
-    jobs.sort(key=lambda j: "vpi" not in j[-3] and "fst" not in j[-3])
-    # the header is compiled without ccache, with the flags that designs use
-    jobs.append([gxx[-1], *flags, "-O2", "-x", "c++-header", str(tmp / "tawny_pch.h"), "-o", str(tmp / "tawny_pch.h.gch")])
-    with ThreadPoolExecutor(JOBS) as pool:
-        list(pool.map(lambda j: _run(j, log), jobs))
-    _run(["ar", "rcs", str(tmp / "libverilated.a"), *(str(tmp / f"{u}.o") for u in units)], log)
+    make(tmp)
     try:
         tmp.rename(out)
     except OSError:  # another process was first
         shutil.rmtree(tmp, ignore_errors=True)
-    return archive, ["-include", str(header)]
+
+
+def _parallel(jobs: list[list[str]], log: Path) -> None:
+    with ThreadPoolExecutor(JOBS) as pool:
+        list(pool.map(lambda j: _run(j, log), jobs))
 
 
 def control_file(public: dict[str, list[str]], keep: tuple[str, ...]) -> str:
@@ -180,7 +211,7 @@ def to_cpp(top: str, sources: list[Path], vlt: str, o: Options, folder: Path, pr
             "--timing" if o.timing else "--no-timing", *(["--vpi"] if o.vpi else []), "--prefix", prefix, "--top-module", top,
             "-Mdir", str(cpp), "-Wno-fatal", "-Wno-lint", "--timescale", "1ns/1ns", "-O3", "--x-assign", "fast",
             "--x-initial", "fast", "--no-assert", "--output-split", "20000",
-            *(["--trace-fst", "--trace-structs"] if o.waves else []), *o.extra, str(folder / "public.vlt"), *map(str, sources),
+            *([f"--trace-{_kind(o)}", "--trace-structs"] if o.waves else []), *o.extra, str(folder / "public.vlt"), *map(str, sources),
         ],
         log, env={**os.environ, "VERILATOR_ROOT": str(root)},
     )
@@ -200,10 +231,9 @@ def compile_cpp(o: Options, folder: Path, prefix: str = "Vtop") -> list[Path]:
             unit = folder / f"{prefix}_{kind}{i}.cpp"
             unit.write_text("".join(f'#include "{p}"\n' for p in group))
             objects.append(unit.with_suffix(".o"))
-            use = pch if opt == "-O2" else []
+            use = pch if opt == o.opt else []
             jobs.append([*_cxx(), *flags, opt, *use, "-fno-strict-aliasing", "-c", str(unit), "-o", str(objects[-1])])
-    with ThreadPoolExecutor(JOBS) as pool:
-        list(pool.map(lambda j: _run(j, log), jobs))
+    _parallel(jobs, log)
     return objects
 
 
@@ -211,7 +241,7 @@ def compile_unit(source: Path, o: Options, folder: Path, includes: tuple[Path, .
     """Object of one C++ file of ours."""
     _, pch = runtime(o)
     out = folder / f"{source.stem}.o"
-    _run([*_cxx(), *_flags(o), *(f"-I{i}" for i in includes), "-O2", *pch, "-c", str(source), "-o", str(out)], folder / "build.log")
+    _run([*_cxx(), *_flags(o), *(f"-I{i}" for i in includes), o.opt, *pch, "-c", str(source), "-o", str(out)], folder / "build.log")
     return out
 
 
@@ -220,7 +250,7 @@ def link(objects: list[Path], o: Options, out: Path, *, library: bool = False) -
 
     archive, _ = runtime(o)
     libs = [f"-Wl,-rpath,{cc.libs_dir}", f"-L{cc.libs_dir}", "-lcocotbvpi_verilator"] if o.cocotb else []
-    libs += ["-llz4", "-lz"] if o.waves else []
+    libs += ["-llz4", "-lz"] if o.waves is True else []
     how = ["-shared", "-Wl,-Bsymbolic"] if library else []
     _run([_cxx()[-1], *how, *map(str, objects), str(archive), *libs, "-pthread", "-latomic", "-o", str(out)], out.parent / "build.log")
 
@@ -231,15 +261,7 @@ def built(name: str, make: Callable[[Path], None], result: str, *key: str) -> Pa
     if reason:
         raise MissingTool(reason)
     out = BUILD / "sim" / f"{name}-{_digest(metadata.version('verilator'), metadata.version('cocotb'), *key)}"
-    if not (out / result).exists():
-        tmp = out.with_name(f"{out.name}.{os.getpid()}")
-        shutil.rmtree(tmp, ignore_errors=True)
-        tmp.mkdir(parents=True)
-        make(tmp)
-        try:
-            tmp.rename(out)
-        except OSError:  # another process was first
-            shutil.rmtree(tmp, ignore_errors=True)
+    _once(out, result, make)
     return out / result
 
 

@@ -1,6 +1,7 @@
 """Waves of a block: ``python -m tb.waves --block NAME [--sim SIM] [--test NAME] [--seed N] [--from C --to C]``.
 
 Runs one test of the block's bench with tracing and writes, beside the trace, a GTKWave save file and a timing picture.
+``python -m tb.waves --trace FILE [--config NAME]``: the save file for the trace of a whole system (``hccl run --waves FILE``).
 """
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from spec.params import config
 from tb.lib import registry, runner, top
 from tb.lib.simulators import BuildError, MissingTool
 from tb.run import report
@@ -17,7 +19,10 @@ from tb.waves.trace import Trace
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser(prog="python -m tb.waves", description=__doc__.splitlines()[0])
-    p.add_argument("--block", required=True)
+    what = p.add_mutually_exclusive_group(required=True)
+    what.add_argument("--block")
+    what.add_argument("--trace", type=Path, help="trace of a whole system: only its save file is written")
+    p.add_argument("--config", default="tiny", help="with --trace: configuration of the system")
     p.add_argument("--sim", default="", help="verilator or icarus (default: the first of the block's plan)")
     p.add_argument("--test", default="", help="default: the plan's `waves`, else its first test")
     p.add_argument("--seed", type=int, default=runner.DEFAULT_SEED)
@@ -29,6 +34,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> int:
     a = arguments(argv)
+    if a.trace:
+        return system(a.trace, a.config)
     try:
         plan = registry.find(a.block)
         test = a.test or plan.waves or plan.tests[0]
@@ -47,6 +54,27 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{a.block}: {e}", file=sys.stderr)
         return 1
     return 1 if bad else 0
+
+
+def system(waves: Path, name: str) -> int:
+    """Save file of a whole system's trace."""
+    try:
+        if not waves.is_file():
+            raise ValueError("no such file")
+        trace = Trace(waves.resolve())
+        widths = trace.widths
+        nodes = len({n.partition(".")[0] for n in widths if n.startswith("node")})
+        if not nodes:
+            raise ValueError("no trace of a system: no node0 in it")
+        view = signals.system_view(config(name).replace(nodes=nodes), widths)
+        gtkw = save.write(view, trace.path, trace.path.with_suffix(".gtkw"))
+    except (MissingTool, ValueError) as e:
+        print(f"{waves}: {e}", file=sys.stderr)
+        return 1
+    for note in view.notes:
+        print(f"note:    {note}")
+    print(f"save:    {gtkw} ({nodes} nodes)\nopen:    gtkwave {gtkw}")
+    return 0
 
 
 def describe(

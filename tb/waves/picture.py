@@ -1,6 +1,10 @@
-"""A timing picture of a window of a trace: per stream what its handshake did in each cycle, and its payload's fields as text."""
+"""A timing picture of a window of a trace: per stream what its handshake did in each cycle, and its payload's fields as text.
+
+Left out: streams without a word in the window, fields that are always 0, pins that do not change.
+"""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +12,8 @@ from tb.lib.simulators import MissingTool
 from tb.waves.signals import Group, Row, View
 from tb.waves.trace import Trace, Value
 
-SPAN = 80  # cycles of the default window
+SPAN = 56  # cycles of the default window
+ONES = "all ones"
 LEAD = 3  # cycles before the first transfer
 WIDE = 64  # of a wider field the picture shows the low 32 bits
 
@@ -60,6 +65,8 @@ def _text(r: Row, value: Value | None) -> str:
     name = dict(r.names).get(v)
     if name is not None:
         return name
+    if r.bits > 32 and v == (1 << r.bits) - 1:
+        return ONES
     if r.bits > WIDE:
         return f"…{v & 0xFFFFFFFF:08x}"
     return f"{v:x}"
@@ -93,9 +100,10 @@ def _words(valid: list[bool], moved: list[bool]) -> list[tuple[int, int]]:
 @dataclass
 class _Lane:
     label: str
-    kind: str  # handshake, field, level, title
+    kind: str  # handshake, field, level, note
     marks: list[tuple[int, int, str, str]]  # start, end, text, colour
-    note: str = ""
+    note: str = ""  # fields that have one value in the window
+    at: int = 0  # where the note is written
 
 
 def _lanes(view: View, trace: Trace, w: Window) -> list[_Lane]:
@@ -105,6 +113,8 @@ def _lanes(view: View, trace: Trace, w: Window) -> list[_Lane]:
     for g in view.groups:
         if not (g.valid and g.ready):
             for r in g.rows:
+                if len({trace.at(r.signal, t) for t in w.times}) == 1:
+                    continue
                 if r.bits == 1:
                     lanes.append(_level(r, trace, w))
                 else:
@@ -131,9 +141,19 @@ def _lanes(view: View, trace: Trace, w: Window) -> list[_Lane]:
                 if not seen <= {"0", "…00000000"}:
                     fixed.append(f"{r.label} {texts[0]}")
                 continue
-            lanes.append(_Lane(r.label, "field", [(a, b, x, _colour(r, x)) for (a, b), x in zip(words, texts)]))
+            lanes.append(_Lane(r.label, "field", _joined([(a, b, x, _colour(r, x)) for (a, b), x in zip(words, texts)])))
         lane.note = " · ".join(fixed)
     return lanes
+
+
+def _joined(marks: list[tuple[int, int, str, str]]) -> list[tuple[int, int, str, str]]:
+    """Boxes that touch and hold the same text become one (the handshake lane tells the words apart)."""
+    out: list[tuple[int, int, str, str]] = []
+    for m in marks:
+        if out and out[-1][1] == m[0] and out[-1][2] == m[2]:
+            m = (out.pop()[0], *m[1:])
+        out.append(m)
+    return out
 
 
 def _colour(r: Row, text: str) -> str:
@@ -160,24 +180,31 @@ def draw(view: View, trace: Trace, w: Window, out: Path, title: str) -> Path:
     import matplotlib.pyplot as plt
     from matplotlib.patches import Patch, Rectangle
 
-    lanes = _lanes(view, trace, w)
     n = w.last - w.first + 1
+    inch, left, right, head, foot, width = 0.21, 1.75, 0.15, 0.75, 0.2, 14.0
+    cycle = (width - left - right) / n  # inches
+    size = 7.2
+    glyph = size / 72 * 0.61  # width of a character of the monospaced font, inches
+    lanes = []
+    for lane in _lanes(view, trace, w):
+        at = _gap(lane, n, len(lane.note) * glyph * 0.95 / cycle)
+        lanes.append(lane)
+        if lane.note and at is None:
+            lanes.append(_Lane("always", "note", [], lane.note))
+            lane.note = ""
+        lane.at = at or 0
     gap = 0.45  # above a stream
     tops, y = [], 0.0
     for i, lane in enumerate(lanes):
-        y += gap if i and lane.kind != "field" else 0.0
+        y += gap if i and lane.kind not in ("field", "note") else 0.0
         tops.append(y)
         y += 1.0
-    inch, left, right, head, foot = 0.21, 1.75, 0.15, 0.75, 0.2
-    width, height = 14.0, head + foot + inch * y
+    height = head + foot + inch * y
     fig = plt.figure(figsize=(width, height), dpi=110)
     ax = fig.add_axes((left / width, foot / height, 1 - (left + right) / width, inch * y / height))
     ax.set_xlim(0, n)
     ax.set_ylim(y, 0)
     ax.axis("off")
-    cycle = (width - left - right) / n  # inches
-    size = 7.2
-    glyph = size / 72 * 0.61  # width of a character of the monospaced font, inches
     mono = dict(family="DejaVu Sans Mono", fontsize=size, va="center", clip_on=True)
     step = 5 if n <= 100 else 10 if n <= 250 else 50
     for c in range(-(-w.first // step) * step, w.last + 1, step):
@@ -185,8 +212,8 @@ def draw(view: View, trace: Trace, w: Window, out: Path, title: str) -> Path:
         ax.text(c - w.first, -0.35, str(c), fontsize=6.8, color=DIM, ha="left", va="bottom")
     for lane, at in zip(lanes, tops):
         mid = at + 0.5
-        first = lane.kind != "field"
-        ax.text(-0.1 / cycle if first else -0.1 / cycle, mid, lane.label, ha="right", va="center", fontsize=8 if first else 7.2,
+        first = lane.kind not in ("field", "note")
+        ax.text(-0.1 / cycle, mid, lane.label, ha="right", va="center", fontsize=8 if first else 7.2,
                 color=TEXT if first else DIM, weight="bold" if lane.kind == "handshake" else "normal")
         if lane.kind == "level":
             xs = [x for a, b, *_ in lane.marks for x in (a, b)]
@@ -205,12 +232,11 @@ def draw(view: View, trace: Trace, w: Window, out: Path, title: str) -> Path:
                 continue
             ax.add_patch(Rectangle((a, mid - 0.4), b - a, 0.8, facecolor=colour, edgecolor=EDGE, lw=0.5, zorder=2))
             nxt = lane.marks[k + 1][0] if k + 1 < len(lane.marks) else n
-            room = int(((nxt - a) * cycle - 0.05) / glyph)
-            if len(text) > room:
-                text = "…" + text.lstrip("…")[-(room - 1):] if room >= 3 and colour != NAMED else text[:room] if colour == NAMED and room >= 2 else ""
-            ax.text(a + 0.03 / cycle, mid + 0.03, text, color=TEXT, zorder=4, **mono)
+            text = _fit(text, int(((nxt - a) * cycle - 0.03) / glyph), colour == NAMED)
+            ax.text(a + 0.025 / cycle, mid + 0.03, text, color=TEXT, zorder=4, **mono)
         if lane.note:
-            _note(ax, lane, mid, n, cycle, glyph)
+            ax.text(lane.at + 0.06 / cycle, mid, lane.note, fontsize=6.6, color=DIM, va="center", zorder=5,
+                    bbox=dict(facecolor="white", edgecolor="none", pad=0.6))
     fig.text(left / width, 1 - 0.2 / height, title, fontsize=10, weight="bold", color=TEXT, va="center")
     fig.legend(
         handles=[Patch(color=TRANSFER, label="word moves"), Patch(color=STALL, label="valid, waits for ready"), Patch(color=READY, label="ready, no word"),
@@ -218,18 +244,28 @@ def draw(view: View, trace: Trace, w: Window, out: Path, title: str) -> Path:
         loc="upper right", bbox_to_anchor=(1 - right / width, 1 - 0.04 / height), ncols=5, frameon=False, fontsize=7.2, handlelength=1.2, borderpad=0.2,
         columnspacing=1.2, borderaxespad=0,
     )
-    fig.text(0.012, 1 - (head - 0.17) / height, "cycle", fontsize=6.8, color=DIM, va="center")
+    ax.text(-0.1 / cycle, -0.35, "cycle", fontsize=6.8, color=DIM, ha="right", va="bottom")
     out.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(out, pil_kwargs={"optimize": True})
     plt.close(fig)
     return out
 
 
-def _note(ax, lane: _Lane, mid: float, n: int, cycle: float, glyph: float) -> None:
-    """Fields that never change in the window, written where the handshake lane is empty."""
+def _fit(text: str, room: int, named: bool) -> str:
+    """`text` in `room` characters: numbers keep their last digits, names their first letter and number (BFLOAT16: B16)."""
+    if len(text) <= room:
+        return text
+    if named:
+        digits = re.search(r"\d*$", text)[0]  # type: ignore[index]
+        return text[0] + digits if digits and len(digits) < room else text[:room]
+    if text == ONES:
+        return "ones" if room >= 4 else ""
+    return "…" + text.lstrip("…")[1 - room:] if room >= 3 else ""
+
+
+def _gap(lane: _Lane, n: int, need: float) -> int | None:
+    """Start of the longest stretch of a handshake lane without a word, if it is `need` cycles long."""
     busy = sorted((a, b) for a, b, _, c in lane.marks if c != READY)
     gaps = zip([0, *(b for _, b in busy)], [*(a for a, _ in busy), n])
-    best = max(gaps, key=lambda g: g[1] - g[0])
-    if (best[1] - best[0]) * cycle > len(lane.note) * glyph * 0.95:
-        ax.text(best[0] + 0.06 / cycle, mid, lane.note, fontsize=6.6, color=DIM, va="center", zorder=5,
-                bbox=dict(facecolor="white", edgecolor="none", pad=0.6))
+    start, end = max(gaps, key=lambda g: g[1] - g[0])
+    return start if end - start > need else None

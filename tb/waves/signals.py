@@ -12,16 +12,21 @@ from enum import Enum, EnumMeta
 from functools import lru_cache
 from typing import Any
 
-from amaranth.hdl import Fragment, Instance, Shape, Signal
+from amaranth.hdl import Fragment, Instance, Shape, Signal, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib import enum as amaranth_enum
 
 import spec.interfaces
 import spec.packet
 import spec.wqe
+from rtl.chip.station import Station
 from rtl.common.axi4 import AXI4LiteSignature, AXI4Signature, Burst, Resp
 from rtl.emit import _Platform
+from rtl.mem.nmc import NearMemoryCompute
+from rtl.nic.message_engine import MessageEngine
+from rtl.nic.nic import Nic
 from spec.fields import Record
+from spec.params import SystemParams
 from tb.lib.ports import TopPort
 from tb.lib.top import walk
 
@@ -177,9 +182,28 @@ def port_groups(block: Any, ports: list[TopPort], top: str = "tb_top") -> list[G
             width = Shape.cast(what).width
             inner = list(fields(what, at, width, prefix=path)) if isinstance(what, data.Layout) else [_leaf(path, what, at, width, 0, None)]
             pins += inner
+    buses, pins = _channels(pins)
+    groups += buses
     if pins:
         groups.append(Group(title="pins", rows=tuple(pins)))
     return groups
+
+
+def _channels(pins: list[Row]) -> tuple[list[Group], list[Row]]:
+    """Channels of buses whose ports are plain pins (``bus_awvalid``, ``bus_awready``, ``bus_awaddr``), and the pins left."""
+    by_name = {r.label: r for r in pins}
+    groups, used = [], set()
+    for name, valid in by_name.items():
+        match = re.fullmatch(r"(\w+)_(aw|w|b|ar|r)valid", name)
+        ready = by_name.get(f"{name[:-5]}ready")
+        if match is None or ready is None:
+            continue
+        at = name[:-5]
+        rest = [r for n, r in by_name.items() if re.fullmatch(at + r"[a-z]+", n) and n not in used and r not in (valid, ready)]
+        rows = tuple(_leaf(r.label[len(at):], unsigned(r.bits), r.signal, r.width, r.lsb, None) for r in rest)
+        groups.append(Group(title=f"{match[1]}.{match[2]}", valid=valid, ready=ready, rows=rows))
+        used |= {name, ready.label, *(r.label for r in rest)}
+    return groups, [r for r in pins if r.label not in used]
 
 
 def state_machines(block: Any, top: str = "tb_top.dut") -> list[Row]:
@@ -189,10 +213,10 @@ def state_machines(block: Any, top: str = "tb_top.dut") -> list[Row]:
     while platform.pending:
         name, child = platform.pending.pop(0)
         fragments[name] = Fragment.get(child, platform)
-    return list(_machines(fragments[""], top, fragments))
+    return list(_machines(fragments[""], top, top, fragments))
 
 
-def _machines(fragment: Any, path: str, shared: dict[str, Any]) -> Iterator[Row]:
+def _machines(fragment: Any, path: str, root: str, shared: dict[str, Any]) -> Iterator[Row]:
     found: dict[int, Signal] = {}
     for statements in getattr(fragment, "statements", {}).values():
         for s in statements:
@@ -205,29 +229,50 @@ def _machines(fragment: Any, path: str, shared: dict[str, Any]) -> Iterator[Row]
                     names.append((v, str(s.decoder(v)).rpartition("/")[0]))
                 except KeyError:  # an unused code
                     break
-            label = f"{path.partition('.dut')[2].lstrip('.')}.{s.name}".lstrip(".")
+            label = f"{path}.{s.name}"[len(root) + 1 :]
             enum = re.sub(r"\W", "_", label)
             yield Row(label=label, signal=f"{path}.{s.name}", width=s.shape().width, bits=s.shape().width, enum=enum, names=tuple(names))
     for i, (child, name, _) in enumerate(getattr(fragment, "subfragments", ())):
         below = f"{path}.{name or f'U${i}'}"
         if isinstance(child, Instance):
             if child.type in shared:
-                yield from _machines(shared[child.type], below, shared)
+                yield from _machines(shared[child.type], below, root, shared)
         else:
-            yield from _machines(child, below, shared)
+            yield from _machines(child, below, root, shared)
 
 
 def bench_view(block: Any, ports: list[TopPort], known: dict[str, int]) -> View:
-    """View of a bench's trace. `known`: width of every signal of the trace; a row whose signal is not there becomes a note."""
+    """View of a bench's trace. `known`: width of every signal of the trace; rows whose signals are not there are left out, with a note."""
     groups = port_groups(block, ports)
     machines = state_machines(block)
     if machines:
         groups.append(Group(title="state machines", rows=tuple(machines)))
-    notes: list[str] = []
+    return _present(row("clk", "tb_top.clk", 1), row("rst", "tb_top.rst", 1), groups, known)
+
+
+def system_view(p: SystemParams, known: dict[str, int]) -> View:
+    """View of a whole system's trace (`SimService(waves=...)`): per node the streams between its parts, its links, its state machines."""
+    groups: list[Group] = []
+    for i in range(p.nodes):
+        station = f"node{i}.Station"
+        parts = {"me": MessageEngine(p.node.me, p.node.mem), "nic": Nic(p.node.nic, p.node.mem), "nmc": NearMemoryCompute(p.node.nmc, p.node.mem)}
+        for name, block in parts.items():
+            block._MustUse__silence = True  # only its ports are wanted
+            streams = [g for g in port_groups(block, [], f"{station}.node.{name}") if g.valid]
+            streams = [g for g in streams if name == "me" or g.title not in ("request", "done")]  # shown at the message engine
+            groups += [replace(g, title=f"node{i}.{name}.{g.title}") for g in streams]
+        machines = state_machines(Station(p.replace(nodes=1)), station)
+        if machines:
+            groups.append(Group(title=f"node{i} state machines", rows=tuple(machines)))
+    return _present(row("clk", "node0.clk", 1), row("rst", "node0.rst", 1), groups, known)
+
+
+def _present(clock: Row, reset: Row, groups: list[Group], known: dict[str, int]) -> View:
+    missing: dict[str, None] = {}
 
     def there(r: Row | None) -> bool:
         if r is not None and known.get(r.signal) != r.width:
-            notes.append(f"{r.signal}: not in the trace")
+            missing[r.signal] = None
             return False
         return r is not None
 
@@ -236,7 +281,7 @@ def bench_view(block: Any, ports: list[TopPort], known: dict[str, int]) -> View:
         kept.append(replace(
             g, rows=tuple(r for r in g.rows if there(r)), valid=g.valid if there(g.valid) else None, ready=g.ready if there(g.ready) else None,
         ))
-    clock, reset = row("clk", "tb_top.clk", 1), row("rst", "tb_top.rst", 1)
     if not there(clock) or not there(reset):
-        raise ValueError("the trace has no tb_top.clk and tb_top.rst")
-    return View(clock=clock, reset=reset, groups=tuple(g for g in kept if g.all_rows), notes=tuple(dict.fromkeys(notes)))
+        raise ValueError(f"the trace has no {clock.signal} and {reset.signal}")
+    notes = (f"{len(missing)} signal(s) are not in the trace (unused ones are optimised away), first {next(iter(missing))}",) if missing else ()
+    return View(clock=clock, reset=reset, groups=tuple(g for g in kept if g.all_rows), notes=notes)
