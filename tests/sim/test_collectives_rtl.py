@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from hccl import Communicator, open_device
-from hccl.communicator import Result
+from hccl.communicator import COUNTERS, Result
 from hccl.devices.base import Device
 from hccl.errors import CollectiveError, CollectiveTimeout, MismatchError
+from hccl.verbs import Context, connect
 from spec.params import config
 from spec.registers import Access, QpState
-from spec.wqe import Flag, Op, Status
+from spec.wqe import WQE, Flag, Op, Status
 from tb.chip import executor, service
 from tests.hccl import definition as direct
 from tests.sim import monolith
@@ -347,8 +348,35 @@ def test_a_message_longer_than_its_receive(rtl: Device) -> None:
 # -- the executor ---------------------------------------------------------------------------------------------------
 
 
+def incast(device: Device, length: int) -> tuple[int, list[int]]:
+    """Nodes 0 and 1 send `length` bytes to node 0 at the same time, so that its link pushes back; cycles, and what each node counted."""
+    data, rng = 0x100000, np.random.default_rng(length)
+    nodes = [Context(device, i) for i in range(2)]
+    pds, wqs = [c.alloc_pd() for c in nodes], [c.create_wq(0, 0, 16) for c in nodes]
+    cqs = [c.create_cq(0x1000, 64) for c in nodes]
+    mrs = [pd.reg_mr(data, 1 << 20, int(Access.LOCAL_WRITE)) for pd in pds]
+    to0, at0, loop, back = (pds[n].create_qp(q, wqs[n]) for n, q in ((1, 0), (0, 0), (0, 1), (0, 2)))
+    connect([(to0, at0), (loop, back)], psn=0xFFFFF8)
+    x = rng.integers(0, 256, (2, length), dtype=np.uint8)
+    for n in range(2):
+        device.mem_write(n, data, x[n])
+    before = device.read_regs([(n, "event", 0) for n in range(2)])
+    here = {"lkey": mrs[0].lkey, "length": length, "flags": int(Flag.SIGNALED | Flag.EVENT)}
+    for qp, at in ((at0, data + (1 << 18)), (back, data + (1 << 19))):
+        wqs[0].stage(WQE.to_bytes({"opcode": Op.RECV, "qpn": qp.qpn, "addr_d": at, **here}))
+    device.write_regs([wqs[0].doorbell()])
+    device.read_regs([(0, "id", 0)])  # the receives are there before anything is sent
+    for n, qp in ((0, loop), (1, to0)):
+        wqs[n].stage(WQE.to_bytes({"opcode": Op.SEND, "qpn": qp.qpn, "addr_a": data, **here, "lkey": mrs[n].lkey}))
+    device.write_regs([wqs[0].doorbell(), wqs[1].doorbell()])
+    cycles = device.run([before[0] + 3, before[1] + 1], 400_000)
+    assert all(c.status == Status.SUCCESS for cq in cqs for c in cq.poll())
+    assert (device.mem_read(0, data + (1 << 18), length) == x[1]).all() and (device.mem_read(0, data + (1 << 19), length) == x[0]).all()
+    return cycles, device.read_regs([(n, r, 0) for n in range(2) for r in COUNTERS])
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("seed,stalls,faults", [(0, 0.0, {}), (3, 0.2, dict.fromkeys(KINDS, 0.03))])
+@pytest.mark.parametrize("seed,stalls,faults", [(0, 0.0, {}), (3, 0.2, dict.fromkeys(KINDS, 0.03)), (4, 0.75, {"dup": LEAST})])
 def test_executor_equals_one_verilog_design(
     seed: int, stalls: float, faults: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,10 +389,11 @@ def test_executor_equals_one_verilog_design(
                     for dtype, op, count in (("float32", "sum", 5), ("bfloat16", "avg", 3001), ("int32", "min", 20011), ("float16", "max", 129)):
                         result = run(comm, (n, dtype, op, count, False), rng)
                         out.append((result.cycles, device.cycles, result.counters))
+            out.append((*incast(device, 1 << 17), device.cycles))
         return out
 
     here = story()
     monkeypatch.setattr(executor, "library", monolith.library)
     assert story() == here
     assert service.Executor is executor.Executor
-    assert not faults or any(c["nic_retransmits"] for _, _, counters in here for c in counters)
+    assert len(faults) < 2 or any(c["nic_retransmits"] for _, _, counters in here[:-1] for c in counters)
