@@ -82,6 +82,9 @@ def environment(module: str, seed: int, results: Path, tests: list[str] | None) 
         COCOTB_TRUST_INERTIAL_WRITES="1",
         COCOTB_RANDOM_SEED=str(seed),
         COCOTB_RESULTS_FILE=str(results),
+        # by default pytest's assertion rewriting compiles every imported file anew (NumPy, scapy: a second and more per run), and loads its plugins
+        COCOTB_REWRITE_ASSERTION_FILES="test_*.py *_rig.py *_check.py",
+        PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
         PATH=env.get("PATH", "") + os.pathsep + str(cc.libs_dir),
     )
     if tests:
