@@ -2,7 +2,8 @@
 
 Contract
     * Blocks wrapped in :func:`rtl.common.block.shared` are converted on their own, once per (class, arguments), and
-      instantiated by name; modules that still turn out equal are merged by content.
+      instantiated by name; modules that still turn out equal are merged by content. Their RTLIL is kept under ``<dir>/rtlil``, so a
+      block that stands in several designs is elaborated for the first only.
     * The Verilog is a function of the sources alone: the same input gives the same bytes (no dates, no paths).
     * Output goes to ``<dir>/<key>/<top>.v`` with ``<top>.json`` (ports, parameters, module count) beside it, where `key`
       hashes the RTLIL; files are written under a temporary name and renamed when whole, so a reader never sees half a file.
@@ -38,8 +39,8 @@ import rtl.common.uninitialised  # noqa: F401  (initial values of memories as co
 from rtl.common.block import Block
 from rtl.sink import sink
 
-YOSYS_PASSES = "proc; opt_clean"
-SUNK_PASSES = "proc; opt_clean; opt_dff -nosdff; opt_clean"  # registers with enables, which `sink` needs
+YOSYS_PASSES = "proc -noopt; opt_clean"
+SUNK_PASSES = "proc -noopt; opt_clean; opt_dff -nosdff; opt_clean"  # registers with enables, which `sink` needs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class Port:
 @dataclass(frozen=True, kw_only=True)
 class Emitted:
     """What emission made: the Verilog file, the top module's name, its ports, a content key, the number of modules, and the
-    names of modules that were wrapped in `shared` (a simulator does well not to inline those)."""
+    names of modules wrapped in `shared` that occur more than once (a simulator does well not to inline those)."""
 
     verilog: Path
     top: str
@@ -68,7 +69,7 @@ class _Platform:
     """Passed to `elaborate`: collects shared blocks, each to be converted on its own."""
 
     def __init__(self) -> None:
-        self.names: dict[str, str] = {}
+        self.names: dict[str, str] = {}  # by block key
         self.pending: list[tuple[str, Block]] = []
 
     def shared_module(self, block: Block) -> str:
@@ -94,19 +95,50 @@ def _convert(name: str, block: Block, platform: _Platform) -> str:
     return text
 
 
-def to_rtlil(block: Block, top: str) -> tuple[str, int, tuple[str, ...]]:
-    """RTLIL text of `block` and all shared blocks below it, equal modules merged; the number of modules; names of the shared ones."""
+def _closure(name: str, block: Block, cache: Path | None, done: dict[str, str]) -> None:
+    """Fill `done` with the RTLIL of `block`, as module `name`, and of every shared block below it."""
+    if name in done:
+        return
+    kept = cache / f"{name}-{_source_key(block, name, '')}.json" if cache else None
+    if kept and kept.exists():
+        known = json.loads(kept.read_text())
+        if all(child in done or _take(child, file, cache, done) for child, file in known["children"]):
+            done[name] = known["text"]
+            block._MustUse__silence = True  # not elaborated: the kept text stands
+            return
     platform = _Platform()
-    texts = [_convert(top, block, platform)]
-    while platform.pending:
-        name, child = platform.pending.pop(0)
-        texts.append(_convert(name, child, platform))
+    done[name] = text = _convert(name, block, platform)
+    for child, instance in platform.pending:
+        _closure(child, instance, cache, done)
+    if kept and cache:
+        children = [(child, f"{child}-{_source_key(instance, child, '')}.json") for child, instance in platform.pending]
+        write_atomic(kept, lambda p: p.write_text(json.dumps({"text": text, "children": children})))
+
+
+def _take(name: str, file: str, cache: Path | None, done: dict[str, str]) -> bool:
+    """Fill `done` from a kept conversion and those it needs; False if one is not there."""
+    path = cache / file if cache else None
+    if path is None or not path.exists():
+        return False
+    known = json.loads(path.read_text())
+    if not all(child in done or _take(child, f, cache, done) for child, f in known["children"]):
+        return False
+    done[name] = known["text"]
+    return True
+
+
+def to_rtlil(block: Block, top: str, cache: Path | None = None) -> tuple[str, int, tuple[str, ...]]:
+    """RTLIL text of `block` and all shared blocks below it, equal modules merged; the number of modules; names of the shared ones that
+    occur more than once."""
+    own = _Platform().shared_module(block)
+    texts: dict[str, str] = {}
+    _closure(own, block, cache, texts)
     modules: dict[str, str] = {}
-    for text in texts:
-        for match in re.finditer(r"(?ms)^(?:attribute [^\n]*\n)*module (\S+)\n.*?^end\n", text):
+    for name in sorted(texts, key=lambda n: (n != own, n)):
+        for match in re.finditer(r"(?ms)^(?:attribute [^\n]*\n)*module (\S+)\n.*?^end\n", texts[name].replace(f"\\{own}", f"\\{top}")):
             modules[match.group(1)] = match.group(0)
     text, count = _merge_equal(modules, "\\" + top)
-    return text, count, tuple(sorted(n for n in platform.names.values() if f"module \\{n}\n" in text))
+    return text, count, tuple(n for n in sorted(texts) if text.count(f"  cell \\{n} ") > 1)
 
 
 _CELL = re.compile(r"(?m)^(\s+cell )(\\\S+)( )")
@@ -170,7 +202,7 @@ def emit(block: Block, directory: Path, *, top: str | None = None, sunk: bool = 
             ports = tuple(Port(**p) for p in known["ports"])
             return Emitted(verilog=verilog, top=top, ports=ports, key=known["key"], modules=known["modules"],
                            shared=tuple(known["shared"]))
-    text, count, names = to_rtlil(block, top)
+    text, count, names = to_rtlil(block, top, directory / "rtlil")
     key = hashlib.sha256((text + passes + (Path(sink.__code__.co_filename).read_text() if sunk else "")).encode()).hexdigest()[:20]
     ports = tuple(Port(name=n, width=_width(v), input=i) for n, v, i in flat_ports(block))
     out = directory / key / f"{top}.v"
@@ -196,31 +228,47 @@ def _source_key(block: Block, top: str, passes: str) -> str:
     h = hashlib.sha256(repr((block.block_key, top, passes, sys.version_info[:2])).encode())
     for package in ("amaranth", "pyosys"):
         h.update(metadata.version(package).encode())
-    for path in sorted(import_closure(type(block).__module__) | import_closure(__name__)):
+    sources = import_closure(type(block).__module__)
+    if not sources:
+        h.update(os.urandom(16))  # defined in an interactive session: nothing says whether it changed
+    for path in sorted(sources | import_closure(__name__)):
         h.update(path.read_bytes())
     return h.hexdigest()[:20]
 
 
 @lru_cache
 def import_closure(module: str) -> frozenset[Path]:
-    """Files of this project that `module` imports, directly or not, itself included."""
+    """Files of this project and of the module's own package that `module` imports, directly or not, itself included.
+
+    A module without a file (an interactive session) has none: see :func:`_source_key`.
+    """
     found: dict[str, Path] = {}
+    packages = {"rtl", "spec", "tb", module.partition(".")[0]}
     todo = [module]
     while todo:
         name = todo.pop()
-        if name in found or name.partition(".")[0] not in ("rtl", "spec", "tb"):
+        if name in found or name.partition(".")[0] not in packages:
             continue
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        found[name] = Path(spec.origin)
-        for node in ast.walk(ast.parse(found[name].read_text())):
-            if isinstance(node, ast.Import):
-                todo += [a.name for a in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                todo.append(node.module)
-                todo += [f"{node.module}.{a.name}" for a in node.names if _is_module(f"{node.module}.{a.name}")]
+        loaded = sys.modules.get(name)  # a script's __main__ has no spec
+        spec = getattr(loaded, "__spec__", None) or (None if loaded else importlib.util.find_spec(name))
+        origin = getattr(loaded, "__file__", None) or (spec and spec.origin)
+        if origin:
+            found[name] = Path(origin)
+            todo += _imports(found[name])
     return frozenset(found.values())
+
+
+@lru_cache
+def _imports(file: Path) -> tuple[str, ...]:
+    """Modules that a file imports."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names += [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+            names += [f"{node.module}.{a.name}" for a in node.names if _is_module(f"{node.module}.{a.name}")]
+    return tuple(names)
 
 
 def _is_module(name: str) -> bool:

@@ -58,10 +58,9 @@ class Node(Block):
         p = self.p
         self._gate_count = 0
         m.submodules.registers = csr = CsrBank(node_registers(p))
-        m.submodules.sram = sram = Sram(p.mem, len(PORTS))
-        m.submodules.nmc = nmc = NearMemoryCompute(p.nmc, p.mem)
-        m.submodules.me = me = MessageEngine(p.me, p.mem)
-        m.submodules.nic = nic = Nic(p.nic, p.mem)
+        sram, nmc = Sram(p.mem, len(PORTS)), NearMemoryCompute(p.nmc, p.mem)
+        me, nic = MessageEngine(p.me, p.mem), Nic(p.nic, p.mem)
+        m.submodules.sram, m.submodules.nmc, m.submodules.me, m.submodules.nic = shared(sram), shared(nmc), shared(me), shared(nic)
 
         connect(m, flipped(self.ctl), csr.bus)
         for name in dict.fromkeys(WRITTEN + READ):

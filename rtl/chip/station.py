@@ -43,13 +43,15 @@ class Station(Block):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.node = node = Node(self.p.node, self.gates)
+        node = Node(self.p.node, self.gates)
+        m.submodules.node = shared(node)
         up, down = Link(self.p.link), Link(self.p.link)
         m.submodules.up, m.submodules.down = shared(up), shared(down)
         connect(m, flipped(self.ctl), node.ctl)
         m.d.comb += [self.event.eq(node.event), node.stall.eq(self.stall)]
         if self.faults:
-            m.submodules.faults = faults = Faults()
+            faults = Faults()
+            m.submodules.faults = shared(faults)
             m.d.comb += [faults.seed.eq(self.seed), *(getattr(faults, f).eq(getattr(self, f)) for f in FAULTS)]
             connect(m, node.link_tx, faults.i)
             connect(m, faults.o, up.i)

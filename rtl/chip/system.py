@@ -34,7 +34,8 @@ class System(Block):
     def elaborate(self, platform):
         m = Module()
         n = self.p.nodes
-        m.submodules.switch = switch = Switch(self.p.switch.replace(ports=n))
+        switch = Switch(self.p.switch.replace(ports=n))
+        m.submodules.switch = shared(switch)
         for i in range(n):
             station = Station(self.p.replace(nodes=1), self.faults, self.gates)
             m.submodules[f"station{i}"] = shared(station)

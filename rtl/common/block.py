@@ -1,3 +1,4 @@
+# amaranth: UnusedElaboratable=no
 """Base class of every hardware block, and elaboration of equal blocks only once.
 
 A block is the same module whenever its class and constructor arguments are the same; :func:`shared` lets the

@@ -17,7 +17,7 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from rtl.common.block import Block
+from rtl.common.block import Block, shared
 from rtl.common.layouts import packet_layout
 from rtl.nic.deframer import Deframer
 from rtl.nic.framer import Framer
@@ -36,9 +36,8 @@ class Nic(Block):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.transport = transport = Transport(self.nic, self.mem)
-        m.submodules.framer = framer = Framer()
-        m.submodules.deframer = deframer = Deframer(self.nic)
+        transport, framer, deframer = Transport(self.nic, self.mem), Framer(), Deframer(self.nic)
+        m.submodules.transport, m.submodules.framer, m.submodules.deframer = shared(transport), shared(framer), shared(deframer)
         for name in REGISTERS:
             connect(m, flipped(getattr(self, name)), getattr(transport, name))
         for name in COUNTERS:

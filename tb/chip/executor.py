@@ -6,6 +6,7 @@ Memory banks are NumPy views of the model's own arrays: bulk data is neither cop
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +62,7 @@ def models(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> tuple[
     ):
         e = emit(block, BUILD / "rtl", sunk=True)
         text = e.verilog.read_text()
-        banks = [m for m in _modules(text) if ".sram.bank" in m] if public else []
+        banks = bank_modules(text) if public else []
         vlt = control_file({m: ["mem"] for m in banks}, e.shared)
 
         def make(folder: Path, e=e, vlt=vlt, prefix=prefix) -> None:
@@ -96,8 +97,10 @@ def library(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> Path:
     return built(f"system{p.nodes}{kind}", join, "libsystem.so", header, SOURCE.read_text(), *(q.name for q in parts))
 
 
-def _modules(verilog: str) -> list[str]:
-    return [x[7:].split("(")[0].strip().lstrip("\\") for x in verilog.splitlines() if x.startswith("module ")]
+def bank_modules(verilog: str) -> list[str]:
+    """Names of the modules that hold the banks of memory (rtl/mem/sram.py)."""
+    modules = [x[7:].split("(")[0].strip().lstrip("\\") for x in verilog.splitlines() if x.startswith("module ")]
+    return [m for m in modules if re.match(r"Sram(_\w+)?\.bank", m)]
 
 
 class Executor:

@@ -26,5 +26,6 @@ def describe(ports: list[TopPort]) -> str:
 
 def hex_lines(data, width: int) -> str:
     """$readmemh text of `data`: (n, ceil(width/8)) uint8 rows, little-endian."""
-    digits = ceil(width / 4)
-    return "\n".join(row[::-1].tobytes().hex()[-digits:] for row in data) + "\n"
+    digits, nbytes = ceil(width / 4), data.shape[1]
+    text = data[:, ::-1].tobytes().hex("\n", nbytes)
+    return "".join(x[-digits:] + "\n" for x in text.split("\n")) if digits < 2 * nbytes else text + "\n"

@@ -6,6 +6,7 @@ translation unit per core. Icarus comes from the system (four-state runs).
 """
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -141,13 +142,17 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 
-def runtime(o: Options) -> tuple[Path, list[str]]:
-    """(archive of Verilator's runtime, flags that use the precompiled header); the archive is compiled once per flag set, the header
-    once per flag set and optimisation level."""
+SLOW = "-O0"  # g++'s level for what runs once: constructors, initial values, the symbol table
+
+
+def runtime(o: Options) -> tuple[Path, dict[str, list[str]]]:
+    """(archive of Verilator's runtime, per optimisation level the flags that use its precompiled header); the archive is compiled once per
+    flag set, a header once per flag set and level."""
     flags = _flags(o)
     inc = verilator_root() / "include"
     out = BUILD / "verilator" / _digest(metadata.version("verilator"), *flags)
-    archive, pch = out / "libverilated.a", out.with_name(out.name + o.opt)
+    archive = out / "libverilated.a"
+    headers = {opt: out.with_name(out.name + opt) for opt in (o.opt, SLOW)}
 
     def compile_archive(tmp: Path) -> None:
         print("compiling Verilator's runtime (once)", file=sys.stderr, flush=True)
@@ -157,29 +162,36 @@ def runtime(o: Options) -> tuple[Path, list[str]]:
         _parallel(jobs, tmp / "build.log")
         _run(["ar", "rcs", str(tmp / archive.name), *(str(tmp / f"{u}.o") for u in units)], tmp / "build.log")
 
-    def compile_header(tmp: Path) -> None:
-        (tmp / "tawny_pch.h").write_text('#include "verilated.h"\n#include "verilated_timing.h"\n')
-        # without ccache, which passes precompiled headers by
-        source = str(tmp / "tawny_pch.h")
-        _run([_cxx()[-1], *flags, o.opt, "-x", "c++-header", source, "-o", f"{source}.gch"], tmp / "build.log")
+    def header(opt: str) -> Callable[[Path], None]:
+        def compile_header(tmp: Path) -> None:
+            (tmp / "tawny_pch.h").write_text('#include "verilated.h"\n#include "verilated_timing.h"\n')
+            # without ccache, which passes precompiled headers by
+            source = str(tmp / "tawny_pch.h")
+            _run([_cxx()[-1], *flags, opt, "-x", "c++-header", source, "-o", f"{source}.gch"], tmp / "build.log")
+        return compile_header
 
     _once(out, archive.name, compile_archive)
-    _once(pch, "tawny_pch.h.gch", compile_header)
-    return archive, ["-include", str(pch / "tawny_pch.h")]
+    for opt, folder in headers.items():
+        _once(folder, "tawny_pch.h.gch", header(opt))
+    return archive, {opt: ["-include", str(folder / "tawny_pch.h")] for opt, folder in headers.items()}
 
 
 def _once(out: Path, result: str, make: Callable[[Path], None]) -> None:
-    """Let `make` fill a temporary folder and rename it to `out`, unless ``out/result`` is there."""
+    """Let `make` fill a temporary folder and rename it to `out`, unless ``out/result`` is there; a second process that wants it waits for
+    the first."""
     if (out / result).exists():
         return
-    tmp = out.with_name(f"{out.name}.{os.getpid()}")
-    shutil.rmtree(tmp, ignore_errors=True)
-    tmp.mkdir(parents=True)
-    make(tmp)
-    try:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.with_name(out.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the system frees it when this process ends, however it ends
+        if (out / result).exists():
+            return
+        tmp = out.with_name(f"{out.name}.{os.getpid()}")
+        for left in (tmp, out):  # of a process that was stopped
+            shutil.rmtree(left, ignore_errors=True)
+        tmp.mkdir()
+        make(tmp)
         tmp.rename(out)
-    except OSError:  # another process was first
-        shutil.rmtree(tmp, ignore_errors=True)
 
 
 def _parallel(jobs: list[list[str]], log: Path) -> None:
@@ -220,28 +232,27 @@ def to_cpp(top: str, sources: list[Path], vlt: str, o: Options, folder: Path, pr
 def compile_cpp(o: Options, folder: Path, prefix: str = "Vtop") -> list[Path]:
     """Second half of :func:`translate`: g++."""
     log, cpp = folder / "build.log", folder / "cpp"
-    _, pch = runtime(o)
+    _, use = runtime(o)
     flags = [*_flags(o), f"-I{cpp}"]
     fast, slow = [], []
     for p in sorted(cpp.glob("*.cpp")):
         (slow if "__Slow" in p.name or "__Syms" in p.name or "__Trace" in p.name else fast).append(p)
     objects, jobs = [], []
-    for kind, files, opt in (("fast", fast, o.opt), ("slow", slow, "-O0")):
-        for i, group in enumerate(_split(files, JOBS)):
+    for kind, files, opt in (("fast", fast, o.opt), ("slow", slow, SLOW)):
+        for i, group in enumerate(_split(files, JOBS if opt == o.opt else 1)):
             unit = folder / f"{prefix}_{kind}{i}.cpp"
             unit.write_text("".join(f'#include "{p}"\n' for p in group))
             objects.append(unit.with_suffix(".o"))
-            use = pch if opt == o.opt else []
-            jobs.append([*_cxx(), *flags, opt, *use, "-fno-strict-aliasing", "-c", str(unit), "-o", str(objects[-1])])
+            jobs.append([*_cxx(), *flags, opt, *use[opt], "-fno-strict-aliasing", "-c", str(unit), "-o", str(objects[-1])])
     _parallel(jobs, log)
     return objects
 
 
 def compile_unit(source: Path, o: Options, folder: Path, includes: tuple[Path, ...] = ()) -> Path:
     """Object of one C++ file of ours."""
-    _, pch = runtime(o)
+    _, use = runtime(o)
     out = folder / f"{source.stem}.o"
-    _run([*_cxx(), *_flags(o), *(f"-I{i}" for i in includes), o.opt, *pch, "-c", str(source), "-o", str(out)], folder / "build.log")
+    _run([*_cxx(), *_flags(o), *(f"-I{i}" for i in includes), o.opt, *use[o.opt], "-c", str(source), "-o", str(out)], folder / "build.log")
     return out
 
 

@@ -5,7 +5,7 @@ from amaranth.hdl import Module
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
-from rtl.common.block import Block
+from rtl.common.block import Block, shared
 from rtl.common.layouts import layout, packet_layout
 from rtl.nic.deframer import Deframer
 from rtl.nic.framer import Framer
@@ -28,7 +28,8 @@ class DeframerRig(Block):
 
     def elaborate(self, platform) -> Module:
         m = Module()
-        m.submodules.deframer = deframer = Deframer(self.nic)
+        deframer = Deframer(self.nic)
+        m.submodules.deframer = shared(deframer)
         connect(m, flipped(self.link), deframer.link)
         connect(m, deframer.meta, flipped(self.meta))
         connect(m, deframer.data, flipped(self.data))
@@ -56,8 +57,8 @@ class FramingLoop(Block):
 
     def elaborate(self, platform) -> Module:
         m = Module()
-        m.submodules.framer = framer = Framer()
-        m.submodules.deframer = deframer = Deframer(self.nic)
+        framer, deframer = Framer(), Deframer(self.nic)
+        m.submodules.framer, m.submodules.deframer = shared(framer), shared(deframer)
         connect(m, flipped(self.tx_meta), framer.meta)
         connect(m, flipped(self.tx_data), framer.data)
         connect(m, framer.link, deframer.link)

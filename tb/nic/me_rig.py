@@ -15,7 +15,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out, connect, flipped
 
 from rtl.common.axi4 import AXI4Signature
-from rtl.common.block import Block
+from rtl.common.block import Block, shared
 from rtl.common.csr import IndexedRegisterSignature
 from rtl.common.layouts import layout
 from rtl.nic.message_engine import READ, WRITTEN, MessageEngine
@@ -106,7 +106,8 @@ class MeRig(Block):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.me = me = MessageEngine(self.me, self.mem)
+        me = MessageEngine(self.me, self.mem)
+        m.submodules.me = shared(me)
         connect(m, me.axi, flipped(self.axi))
         for name in dict.fromkeys(WRITTEN + READ):
             connect(m, getattr(me, name), flipped(getattr(self, name)))
