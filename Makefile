@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml
 	@for t in g++ perl; do command -v $$t >/dev/null || { echo "$$t not found: needed to build simulations (Debian: apt-get install $$t)"; exit 1; }; done
 	@echo "setting up $(VENV): pinned packages from pyproject.toml"
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PY) -m pip install --quiet -e '.[dev,waves]'
+	@$(PY) -m pip install --quiet --no-compile -e '.[dev,waves]'
 	@touch $@
 
 setup: $(STAMP)  ## create .venv with the pinned packages

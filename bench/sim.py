@@ -28,6 +28,7 @@ from tb.lib.simulators import BUILD, ROOT, BuildError, MissingTool, Options, ava
 GRADIENTS = ROOT / "examples" / "data" / "gradients.npz"
 RANKS = 4
 MIB = 1 << 20
+ROOMS = ("nic", "chip", "mem", "net", "common", "numeric")  # by the size of their blocks
 
 
 def run_block(name: str, sim: str, seed: int, waves: bool) -> dict[str, Any]:
@@ -42,15 +43,6 @@ def run_block(name: str, sim: str, seed: int, waves: bool) -> dict[str, Any]:
         "folder": str(out.folder), "waves": str(out.waves) if out.waves else None,
         "again": {t: runner.rerun_command(out, t) for t in out.failed},
     }
-
-
-def build_system(params: SystemParams) -> float:
-    """Compile the system that the collectives run on; seconds it took."""
-    from tb.chip.executor import library
-
-    start = time.perf_counter()
-    library(params, faults=False, gates=False, waves=False)
-    return time.perf_counter() - start
 
 
 def collective(data: list[np.ndarray], dtype: str, name: str, params: SystemParams) -> dict[str, Any]:
@@ -85,30 +77,37 @@ def jobs(names: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
     return todo, lines
 
 
-def run_all(todo: list[tuple[str, str]], seed: int, waves: bool, params: SystemParams | None, console: Console) -> list[dict[str, Any]]:
-    """Run the pairs on all cores, the system's build among them; prints a line as each ends."""
+def run_all(
+    todo: list[tuple[str, str]], seed: int, waves: bool, params: SystemParams | None, console: Console
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Run the pairs and, on `params`, the collectives, on all cores; prints a line as each ends. Rows of blocks and of collectives."""
     rows: list[dict[str, Any]] = []
+    done: list[dict[str, Any]] = []
     if any(s == "verilator" for _, s in todo) or params:
         reason = available("verilator")
         if reason:
             raise MissingTool(reason)
         runtime(Options(waves=waves))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        futures: dict[Future[Any], str] = {}
-        if params:
-            futures[pool.submit(build_system, params)] = "system"
-        for name, sim in todo:
-            futures[pool.submit(run_block, name, sim, seed, waves)] = name
-        for f in as_completed(futures):
-            row = f.result()
-            if futures[f] == "system":
-                console.print(f"  built the system of {params.nodes if params else 0} chips ({row:.0f} s)")
+        system = pool.submit(collectives, params) if params else None
+        blocks = [pool.submit(run_block, name, sim, seed, waves) for name, sim in sorted(todo, key=_weight)]
+        for f in as_completed([*([system] if system else []), *blocks]):
+            if f is system:
+                seconds, done = f.result()
+                console.print(f"  [green]done[/] all-reduce on {params.nodes if params else 0} chips, system built in {seconds:.1f} s")
                 continue
+            row = f.result()
             rows.append(row)
             mark = "[green]pass[/]" if row["passed"] == row["tests"] else "[red]FAIL[/]"
             console.print(f"  {mark} {row['name']} ({row['sim']}) {row['passed']}/{row['tests']}, {row['seconds']:.1f} s")
     order = {pair: i for i, pair in enumerate(todo)}
-    return sorted(rows, key=lambda r: order[r["name"], r["sim"]])
+    return sorted(rows, key=lambda r: order[r["name"], r["sim"]]), done
+
+
+def _weight(pair: tuple[str, str]) -> int:
+    """Order of work: the rooms with the large blocks first, so that no core waits for one of them at the end."""
+    room = registry.find(pair[0]).path.parent.name
+    return ROOMS.index(room) if room in ROOMS else 0
 
 
 def block_table(rows: list[dict[str, Any]]) -> Table:
@@ -137,13 +136,19 @@ def collective_table(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def collectives(params: SystemParams) -> list[dict[str, Any]]:
+def collectives(params: SystemParams) -> tuple[float, list[dict[str, Any]]]:
+    """Seconds to build the system of `params`, and a row per all-reduce on it."""
+    from tb.chip.executor import library
+
+    start = time.perf_counter()
+    library(params, faults=False, gates=False, waves=False)
+    built = time.perf_counter() - start
     rows = []
     for dtype in ("float32", "bfloat16"):
         data, _ = read_ranks(GRADIENTS, RANKS, dtype)
         rows.append(collective(data, dtype, "gradient", params))
         rows.append(collective([np.resize(x, MIB // x.itemsize) for x in data], dtype, "gradient, repeated to 1 MiB", params))
-    return rows
+    return built, rows
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -159,8 +164,7 @@ def main(argv: list[str] | None = None) -> int:
         todo, left = jobs(names)
         params = None if a.block else config("tiny").replace(nodes=RANKS)
         console.print(f"{len(todo)} block simulations, {os.cpu_count()} at a time")
-        rows = run_all(todo, a.seed, a.waves, params, console)
-        done = collectives(params) if params else []
+        rows, done = run_all(todo, a.seed, a.waves, params, console)
     except (MissingTool, BuildError, HcclError, KeyError) as e:
         print(f"error: {e.args[0] if e.args else e}", file=sys.stderr)
         return 1

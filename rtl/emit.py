@@ -39,8 +39,8 @@ import rtl.common.uninitialised  # noqa: F401  (initial values of memories as co
 from rtl.common.block import Block
 from rtl.sink import sink
 
-YOSYS_PASSES = "proc -noopt; opt_clean"
-SUNK_PASSES = "proc -noopt; opt_clean; opt_dff -nosdff; opt_clean"  # registers with enables, which `sink` needs
+YOSYS_PASSES = "proc; opt_clean"
+SUNK_PASSES = "proc -noopt; opt_clean; opt_dff -nosdff; opt_clean"  # masks stay masks; registers with enables, which `sink` needs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ def models(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> tuple[
     Raises:
         MissingTool, BuildError.
     """
-    o = Options(opt="-O2", waves=wave_format() if waves else False, cocotb=False, timing=False, vpi=False)
+    o = Options(waves=wave_format() if waves else False, cocotb=False, timing=False, vpi=False)
     kind = ("-faults" if faults else "") + ("-gates" if gates else "") + ("-waves" if waves else "")
     parts: list[Path] = []
     names: list[str] = []

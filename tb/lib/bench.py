@@ -15,7 +15,7 @@ from cocotb.triggers import First, RisingEdge, Timer
 
 from spec.params import SystemParams, config
 from tb.lib import coverage
-from tb.lib.ports import TopPort, hex_lines
+from tb.lib.ports import TopPort, memory_image
 
 CYCLE = 2  # nanoseconds a clock cycle
 PROB = 65536
@@ -74,7 +74,7 @@ class Source:
         h(f"{self.name}__load").value = int(rows is not None)
         if rows is not None:
             if len(rows):
-                Path(f"{self.name}.hex").write_text(hex_lines(rows, self.port.width))
+                Path(f"{self.name}.bin").write_bytes(memory_image(rows))
             h(f"{self.name}__count").value = len(rows)
         h(f"{self.name}__idle").value = _prob(self.idle)
         h(f"{self.name}__seed").value = self._b.seed32()
@@ -174,7 +174,7 @@ class Memory:
         if self._dirty:
             first, last = self._dirty[0] // nb, (self._dirty[1] - 1) // nb
             rows = self.image[first * nb : (last + 1) * nb].reshape(-1, nb)
-            Path(f"{n}.hex").write_text(hex_lines(rows, 8 * nb))
+            Path(f"{n}.bin").write_bytes(memory_image(rows))
             h(f"{n}__load_first").value, h(f"{n}__load_last").value = first, last
             h(f"{n}__load").value = 1 - int(h(f"{n}__load").value)
             self._dirty = None

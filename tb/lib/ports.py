@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from math import ceil
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,6 @@ def describe(ports: list[TopPort]) -> str:
     return json.dumps([asdict(p) for p in ports])
 
 
-def hex_lines(data, width: int) -> str:
-    """$readmemh text of `data`: (n, ceil(width/8)) uint8 rows, little-endian."""
-    digits, nbytes = ceil(width / 4), data.shape[1]
-    text = data[:, ::-1].tobytes().hex("\n", nbytes)
-    return "".join(x[-digits:] + "\n" for x in text.split("\n")) if digits < 2 * nbytes else text + "\n"
+def memory_image(rows: Any) -> bytes:
+    """What $fread takes for `rows`, (n, bytes of a word) uint8, little-endian: whole bytes a word, highest first."""
+    return rows[:, ::-1].tobytes()

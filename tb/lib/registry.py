@@ -1,7 +1,7 @@
 """The blocks that have a bench: ``tb/<room>/<block>.toml``, which is also the block's testplan.
 
 Keys: [block] name, title, dut ("module:callable"), config, args (attribute paths into the configuration, or "=literal"),
-bench (cocotb module), simulators, four_state (the tests that the fast tier runs on Icarus; default all), depth; [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
+bench (cocotb module, or a list of them), simulators, four_state (the tests that the fast tier runs on Icarus; default all), depth; [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BlockPlan:
     name: str
     title: str
     dut: str
-    bench: str
+    bench: tuple[str, ...]
     path: Path
     config: str = "tiny"
     args: tuple[str, ...] = ()
@@ -79,9 +79,9 @@ def load(path: Path) -> BlockPlan:
     for f in features:
         if not f.get("name") or not f.get("tests") or set(f) - {"name", "tests", "bins"}:
             raise ValueError(f"{path}: a feature needs name and tests, may have bins; got {f}")
-    for k in ("args", "simulators", "four_state"):
+    for k in ("args", "simulators", "four_state", "bench"):
         if k in block:
-            block[k] = tuple(block[k])
+            block[k] = (block[k],) if isinstance(block[k], str) else tuple(block[k])
     return BlockPlan(
         **block, path=path, ports=data.get("ports", {}), features=features,
         memory_bytes=data.get("memory", {}).get("size_bytes", 1 << 20),

@@ -141,7 +141,7 @@ def _simulate(
     plan: BlockPlan, sim: str, exe: Path, ports: list[TopPort], tests: list[str], seed: int, waves: bool, timeout: float, out: Outcome
 ) -> None:
     results = out.folder / "results.xml"
-    env = environment(plan.bench, seed, results, tests)
+    env = environment(",".join(plan.bench), seed, results, tests)
     env["TAWNY_BENCH"] = json.dumps(
         {"block": plan.name, "sim": sim, "config": plan.config, "seed": seed, "ports": json.loads(describe(ports))}
     )

@@ -103,7 +103,8 @@ def verilog(dut: str, ports: list[TopPort], dump: str = "") -> str:
             decl += [f"wire {_r(w)}{n}__payload;", f"wire {n}__valid, {n}__ready, {n}__done;", f"reg [31:0] {n}__seed = 1;"]
             done.append(f"{n}__done")
             common = f".clk(clk), .rst(rst), .start(tb_start), .seed({n}__seed), .valid({n}__valid), .payload({n}__payload), .ready({n}__ready), .done({n}__done)"
-            par = f"#(.WIDTH({max(w, 1)}), .DEPTH({p.depth}), .FILE(\"{n}.hex\"))"
+            ext = "bin" if p.kind == "source" else "hex"
+            par = f"#(.WIDTH({max(w, 1)}), .DEPTH({p.depth}), .FILE(\"{n}.{ext}\"))"
             if p.kind == "source":
                 decl += [f"reg [31:0] {n}__count = 0;", f"reg [16:0] {n}__idle = 0;", f"wire [31:0] {n}__sent;", f"reg {n}__load = 0;"]
                 body.append(f"tb_source {par} {n}__source ({common}, .count({n}__count), .idle({n}__idle), .load({n}__load), .sent({n}__sent));")
@@ -130,7 +131,7 @@ def verilog(dut: str, ports: list[TopPort], dump: str = "") -> str:
             link += [f".{s}({n}__{s})" for s in same]
             body.append(
                 f"tb_axi_memory #(.BYTES({p.data_bytes}), .ADDR({p.addr_width}), .ID({p.id_width}), .SIZE({p.size_bytes}), "
-                f".FILE(\"{n}.hex\")) {n}__memory (.clk(clk), .rst(rst), {', '.join(link)});")
+                f".LOAD(\"{n}.bin\"), .DUMP(\"{n}.hex\")) {n}__memory (.clk(clk), .rst(rst), {', '.join(link)});")
             rules.append(f"|{n}__rule")
         elif p.kind == "in":
             decl.append(f"reg {_r(w)}{n} = 0;")

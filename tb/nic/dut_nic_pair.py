@@ -1,7 +1,8 @@
-"""Two NICs joined by a full-duplex link, each direction with random faults and one frame that can be named to be lost."""
+"""Two NICs joined by a full-duplex link, each direction with random faults and one frame that can be named to be lost; or, for tests of
+whole frames, NIC `a` on a wire of the bench."""
 from __future__ import annotations
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Module, Mux, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -37,7 +38,8 @@ class Loser(Block):
 
 
 class NicPair(Block):
-    """Ports of the NICs with prefix `a_` and `b_`; of the directions with `ab_` and `ba_`: fault probabilities, `seed`, `lose`."""
+    """Ports of the NICs with prefix `a_` and `b_`; of the directions with `ab_` and `ba_`: fault probabilities, `seed`, `lose`. While `on_wire`
+    is 1, frames of `a` go to `wire_tx` and come from `wire_rx`."""
 
     def __init__(self, nic: NicParams, mem: MemParams, link: LinkParams):
         self.nic, self.mem, self.link = nic, mem, link
@@ -46,7 +48,8 @@ class NicPair(Block):
         members = {f"{side}_{n}": one.signature.members[n] for side in "ab" for n in self.names}
         for way in ("ab", "ba"):
             members |= {f"{way}_{p}": In(16) for p in FAULTS} | {f"{way}_seed": In(32), f"{way}_lose": In(16), f"{way}_lost": Out(32)}
-        super().__init__(members)
+        beats = stream.Signature(packet_layout())
+        super().__init__(members | {"on_wire": In(1), "wire_tx": Out(beats), "wire_rx": In(beats)})
 
     def elaborate(self, platform):
         m = Module()
@@ -64,10 +67,16 @@ class NicPair(Block):
             way = source + target
             link, faults, loser = Link(self.link), Faults(), Loser()
             m.submodules += [shared(link), shared(faults), shared(loser)]
-            connect(m, nics[source].link_tx, loser.i)
+            if source == "a":
+                self._either(m, nics["a"].link_tx, {1: self.wire_tx, 0: loser.i})
+            else:
+                connect(m, nics[source].link_tx, loser.i)
             connect(m, loser.o, link.i)
             connect(m, link.o, faults.i)
-            connect(m, faults.o, nics[target].link_rx)
+            if target == "a":
+                self._from_either(m, {1: self.wire_rx, 0: faults.o}, nics["a"].link_rx)
+            else:
+                connect(m, faults.o, nics[target].link_rx)
             for p in FAULTS:
                 m.d.comb += getattr(faults, p).eq(getattr(self, f"{way}_{p}"))
             m.d.comb += [
@@ -75,3 +84,18 @@ class NicPair(Block):
                 getattr(self, f"{way}_lost").eq(faults.dropped),
             ]
         return m
+
+    def _either(self, m: Module, source, targets) -> None:
+        """`source` to the target that `on_wire` selects."""
+        for value, target in targets.items():
+            m.d.comb += [target.payload.eq(source.payload), target.valid.eq(source.valid & (self.on_wire == value))]
+        m.d.comb += source.ready.eq(Mux(self.on_wire, targets[1].ready, targets[0].ready))
+
+    def _from_either(self, m: Module, sources, target) -> None:
+        """The source that `on_wire` selects to `target`."""
+        for value, source in sources.items():
+            m.d.comb += source.ready.eq(target.ready & (self.on_wire == value))
+        m.d.comb += [
+            target.valid.eq(Mux(self.on_wire, sources[1].valid, sources[0].valid)),
+            target.payload.eq(Mux(self.on_wire, sources[1].payload, sources[0].payload)),
+        ]

@@ -59,6 +59,11 @@ def good_frame(b: Bench, op: int, n: int, **change) -> bytes:
     return framing.scapy_frame(meta, b.rng.bytes(n), int(b.rng.integers(1 << 16)), **change)
 
 
+def model_frame(b: Bench, op: int, n: int) -> bytes:
+    """As :func:`good_frame`, from the golden model (checked against scapy in test_opcodes): where many are needed."""
+    return golden.build(framing.random_meta(b.rng, op, n, dest=NODE), b.rng.bytes(n), int(b.rng.integers(1 << 16)))
+
+
 def flip(frame: bytes, byte: int, bit: int) -> bytes:
     return frame[:byte] + bytes([frame[byte] ^ 1 << bit]) + frame[byte + 1:]
 
@@ -107,7 +112,7 @@ def mixed(b: Bench, count: int, longest: int) -> list[bytes]:
     """Good frames with corrupted ones among them."""
     frames = []
     for n in b.rng.integers(0, longest, count):
-        f = good_frame(b, int(b.rng.choice(framing.OPCODES)), int(n))
+        f = model_frame(b, int(b.rng.choice(framing.OPCODES)), int(n))
         frames.append(flip(f, int(b.rng.integers(len(f))), int(b.rng.integers(8))) if b.rng.random() < 0.3 else f)
     return frames
 
@@ -276,7 +281,7 @@ async def test_garbage(dut):
         for _ in range(250):
             f = b.rng.bytes(int(b.rng.integers(1, 200)))
             if b.rng.random() < 0.5:  # right for a while, then garbage
-                g = good_frame(b, int(b.rng.choice(framing.OPCODES)), int(b.rng.integers(0, 100)))
+                g = model_frame(b, int(b.rng.choice(framing.OPCODES)), int(b.rng.integers(0, 100)))
                 at = int(b.rng.integers(12, len(g) - 1))
                 f = g[:at] + f
             frames.append(f)
@@ -299,11 +304,11 @@ async def test_full_buffer(dut):
     b = await Bench.start(dut)
     depth = b.config.node.nic.rx_buffer_flits
     b.sink("data").backpressure = 0.9
-    frames = [good_frame(b, int(Opcode.SEND_MIDDLE), n) for n in (4096, 4095, 64, 1) * (depth // 64)]
+    frames = [model_frame(b, int(Opcode.SEND_MIDDLE), n) for n in (4096, 4095, 64, 1) * (depth // 64)]
     held = await offer_frames(b, frames, 40_000)
     assert framing.flits(frames) > depth and held > 5 * framing.flits(frames)
     b.cover("link-held")
     b.sink("data").backpressure, b.sink("meta").backpressure = 0.0, 0.95
-    frames = [good_frame(b, int(Opcode.ACK), 0) for _ in range(4 * depth // 8)]
+    frames = [model_frame(b, int(Opcode.ACK), 0) for _ in range(4 * depth // 8)]
     await offer_frames(b, frames, 20_000)
     b.cover("descriptions-full")

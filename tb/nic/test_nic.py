@@ -37,6 +37,7 @@ class Pair:
             for p in FAULTS:
                 b.pin(f"{way}_{p}").value = 0
             b.pin(f"{way}_lose").value = 0
+        b.pin("on_wire").value = 0
         for qp in qps:
             await pair.open(qp, psn)
         return pair

@@ -1,4 +1,4 @@
-"""One NIC against the golden packet model: whole frames in and out."""
+"""One NIC, `a` of the pair, against the golden packet model: whole frames in and out."""
 from __future__ import annotations
 
 import cocotb
@@ -32,12 +32,13 @@ PSN = PSN_MASK - 2
 
 class Wire:
     def __init__(self, b: Bench):
-        self.b, self.r, self.p = b, Rig(b), b.config.node.nic
+        self.b, self.r, self.p = b, Rig(b, "a_"), b.config.node.nic
 
     @classmethod
     async def start(cls, dut) -> Wire:
         w = cls(await Bench.start(dut))
-        w.b.pin("node").value = ME
+        w.b.pin(w.r.port("node")).value = ME
+        w.b.pin("on_wire").value = 1
         w.r.memory.write(0, w.b.rng.integers(0, 256, len(w.r.memory.image), dtype=np.uint8))
         w.r.memory.latency = 10
         await w.r.region(0, BASE, 0x30000)
@@ -46,15 +47,15 @@ class Wire:
 
     async def run(self, requests=(), frames=(), *, done: int = 0, flits: int = 0) -> list[bytes]:
         """Frames that came out."""
-        self.b.source("request").load(list(requests))
-        self.b.source("link_rx").load([x for f in frames for x in beats(f)])
-        self.b.sink("done").expect(done)
-        self.b.sink("link_tx").expect(flits)
+        self.b.source(self.r.port("request")).load(list(requests))
+        self.b.source("wire_rx").load([x for f in frames for x in beats(f)])
+        self.b.sink(self.r.port("done")).expect(done)
+        self.b.sink("wire_tx").expect(flits)
         await self.b.run(20000, settle=60)
-        return payloads(self.b.sink("link_tx").array())
+        return payloads(self.b.sink("wire_tx").array())
 
     def done(self):
-        return [DONE.unpack(x) for x in self.b.sink("done").words()]
+        return [DONE.unpack(x) for x in self.b.sink(self.r.port("done")).words()]
 
 
 def frame(meta: dict[str, int], payload: bytes) -> bytes:

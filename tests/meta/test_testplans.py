@@ -26,7 +26,9 @@ def cocotb_tests(module: str) -> set[str]:
 @pytest.mark.parametrize("name", sorted(registry.blocks()))
 def test_plan_matches_bench(name: str) -> None:
     plan = registry.blocks()[name]
-    written = cocotb_tests(plan.bench)
+    per_bench = [cocotb_tests(b) for b in plan.bench]
+    written = set().union(*per_bench)
+    assert sum(map(len, per_bench)) == len(written), f"{plan.path.name}: a test's name occurs in two of its benches"
     assert plan.features, f"{plan.path.name}: no feature"
     assert not set(plan.tests) - written, f"{plan.path.name} names tests that do not exist"
     assert not written - set(plan.tests), f"{plan.bench} has tests that no feature names"
@@ -36,7 +38,7 @@ def test_every_bench_has_a_plan() -> None:
     benches = {
         ".".join(p.relative_to(ROOT).with_suffix("").parts) for p in (ROOT / "tb").glob("*/test_*.py")
     }
-    assert benches == {p.bench for p in registry.blocks().values()}
+    assert benches == {b for p in registry.blocks().values() for b in p.bench}
 
 
 def test_unknown_key_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ module tb_axi_memory #(
     parameter ADDR = 32,
     parameter ID = 4,
     parameter SIZE = 1048576,
-    parameter FILE = "memory.hex",
+    parameter LOAD = "memory.bin",  // $fread
+    parameter DUMP = "memory.hex",  // $writememh
     parameter QUEUE = 64,
     parameter LOG = 6
 ) (
@@ -109,7 +110,7 @@ module tb_axi_memory #(
   reg aw_held, w_held, ar_held;
   reg [ADDR+ID+12:0] aw_before, ar_before;
   reg [BYTES*9:0] w_before;
-  integer i;
+  integer i, file, bytes;
   initial begin
     loaded = 0;
     dumped = 0;
@@ -150,13 +151,19 @@ module tb_axi_memory #(
     if (stall != 0) rnd <= (rnd == 1) ? (seed | 2) : (rnd >> 1) ^ (rnd[0] ? 32'hA3000000 : 0);
     if (loaded != load) begin
       loaded <= load;
-      $readmemh(FILE, mem, load_first, load_last);
+      file = $fopen(LOAD, "rb");
+      bytes = $fread(mem, file, load_first, load_last - load_first + 1);
+      $fclose(file);
+      if (bytes != (load_last - load_first + 1) * BYTES) begin
+        $display("tb_axi_memory: %s holds %0d bytes, expected words %0d to %0d", LOAD, bytes, load_first, load_last);
+        $finish;
+      end
       low <= 32'hFFFFFFFF;
       high <= 0;
     end
     if (dumped != dump) begin
       dumped <= dump;
-      $writememh(FILE, mem, dump_first, dump_last);
+      $writememh(DUMP, mem, dump_first, dump_last);
     end
     if (rst) begin
       ar_in <= 0;
@@ -253,13 +260,14 @@ module tb_axi_memory #(
       if (aw_valid & ~aw_ready) aw_before <= aw_payload;
       if (w_valid & ~w_ready) w_before <= w_payload;
       if (ar_valid & ~ar_ready) ar_before <= ar_payload;
-      if (aw_held & (~aw_valid | aw_payload != aw_before)) rule[4] <= 1;
-      if (w_held & (~w_valid | w_payload != w_before)) rule[4] <= 1;
-      if (ar_held & (~ar_valid | ar_payload != ar_before)) rule[4] <= 1;
+      if (aw_held) if (~aw_valid | aw_payload != aw_before) rule[4] <= 1;
+      if (w_held) if (~w_valid | w_payload != w_before) rule[4] <= 1;
+      if (ar_held) if (~ar_valid | ar_payload != ar_before) rule[4] <= 1;
 `ifdef __ICARUS__
       if (aw_valid === 1'bx | ar_valid === 1'bx | w_valid === 1'bx | b_ready === 1'bx | r_ready === 1'bx) rule[5] <= 1;
-      if ((aw_valid === 1'b1 & (^aw_payload) === 1'bx) | (ar_valid === 1'b1 & (^ar_payload) === 1'bx)) rule[5] <= 1;
-      if (w_valid === 1'b1 & (^{w_last, w_strb}) === 1'bx) rule[5] <= 1;
+      if (aw_valid === 1'b1) if ((^aw_payload) === 1'bx) rule[5] <= 1;
+      if (ar_valid === 1'b1) if ((^ar_payload) === 1'bx) rule[5] <= 1;
+      if (w_valid === 1'b1) if ((^{w_last, w_strb}) === 1'bx) rule[5] <= 1;
 `endif
     end
   end

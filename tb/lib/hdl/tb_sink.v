@@ -62,9 +62,10 @@ module tb_sink #(
       held <= valid & ~ready;
       if (valid & ~ready) prior <= payload;
       if (held & ~valid) rule[0] <= 1;
-      if (held & valid & payload != prior) rule[1] <= 1;
+      if (held & valid) if (payload != prior) rule[1] <= 1;  // not one condition: event-driven simulators evaluate all of it
 `ifdef __ICARUS__
-      if (valid === 1'bx | (valid === 1'b1 & (^payload) === 1'bx)) rule[2] <= 1;
+      if (valid === 1'bx) rule[2] <= 1;
+      if (valid === 1'b1) if ((^payload) === 1'bx) rule[2] <= 1;
 `endif
     end
   end

@@ -3,7 +3,7 @@
 module tb_source #(
     parameter WIDTH = 8,
     parameter DEPTH = 1024,
-    parameter FILE = "source.hex"
+    parameter FILE = "source.bin"  // words as the simulator's $fread takes them: whole bytes, highest first
 ) (
     input clk,
     input rst,
@@ -19,6 +19,7 @@ module tb_source #(
     output done
 );
   reg [WIDTH-1:0] mem[0:DEPTH-1];
+  integer file, bytes;
   reg started;
   reg [31:0] next;
   reg [31:0] rnd;
@@ -43,7 +44,15 @@ module tb_source #(
       next <= count;
       started <= start;
     end else if (started != start) begin
-      if (load & count != 0) $readmemh(FILE, mem, 0, count - 1);
+      if (load & count != 0) begin
+        file = $fopen(FILE, "rb");
+        bytes = $fread(mem, file, 0, count);
+        $fclose(file);
+        if (bytes != count * ((WIDTH + 7) / 8)) begin
+          $display("tb_source: %s holds %0d bytes, expected %0d words of %0d bits", FILE, bytes, count, WIDTH);
+          $finish;
+        end
+      end
       started <= start;
       next <= load ? 0 : count;
       sent <= load ? 0 : count;
