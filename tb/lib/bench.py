@@ -15,9 +15,8 @@ from cocotb.triggers import First, RisingEdge, Timer
 
 from spec.params import SystemParams, config
 from tb.lib import coverage
-from tb.lib.ports import TopPort, memory_image
+from tb.lib.ports import CYCLE, TopPort, memory_image
 
-CYCLE = 2  # nanoseconds a clock cycle
 PROB = 65536
 
 
@@ -292,7 +291,6 @@ class Bench:
         await Timer(CYCLE, "ns")
         cycles = int(self.pin("tb_cycles").value)
         self.total_cycles += cycles
-        coverage.cycles(self.block, cycles)
         if not int(done.value):
             raise BenchError(f"{self.block}: not done after {deadline} cycles\n{self.state()}")
         await self._collect()

@@ -1,4 +1,4 @@
-"""Coverage bins hit and cycles run by the tests of one simulation; written as JSON when the simulation ends."""
+"""Coverage bins hit by the tests of one simulation; written as JSON when the simulation ends."""
 from __future__ import annotations
 
 import atexit
@@ -8,16 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 _bins: Counter[str] = Counter()
-_cycles: Counter[str] = Counter()
 
 
 def hit(block: str, name: str) -> None:
     _bins[name] += 1
-    _save()
-
-
-def cycles(block: str, n: int) -> None:
-    _cycles[block] += n
     _save()
 
 
@@ -28,10 +22,10 @@ def _save(force: bool = False) -> None:
     global _last
     if "TAWNY_BENCH" not in os.environ:  # not inside a simulation
         return
-    total = sum(_bins.values()) + len(_cycles)
+    total = sum(_bins.values())
     if force or total >= _last * 2 or total < 64:
         _last = total
-        Path("coverage.json").write_text(json.dumps({"bins": dict(_bins), "cycles": sum(_cycles.values())}))
+        Path("coverage.json").write_text(json.dumps({"bins": dict(_bins)}))
 
 
 atexit.register(_save, True)

@@ -5,6 +5,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+CYCLE = 2  # nanoseconds a clock cycle
+
 
 @dataclass(frozen=True, kw_only=True)
 class TopPort:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rtl.emit import Emitted, emit, write_atomic
 from tb.lib import top
-from tb.lib.ports import TopPort, describe
+from tb.lib.ports import CYCLE, TopPort, describe
 from tb.lib.registry import BlockPlan
 from tb.lib.simulators import BUILD, Options, icarus, verilate, wave_format
 
@@ -27,7 +27,7 @@ DEFAULT_SEED = 1
 
 @dataclass(kw_only=True)
 class Outcome:
-    """Result of one simulation: per test passed or the failure's first line; cycles; wall seconds."""
+    """Result of one simulation: per test passed or the failure's first line; clock cycles simulated; wall seconds."""
 
     block: str
     sim: str
@@ -166,8 +166,7 @@ def _simulate(
         out.failed["(simulation)"] = f"{why}; see {log}"
     cover = out.folder / "coverage.json"
     if cover.exists():
-        data = json.loads(cover.read_text())
-        out.bins, out.cycles = data["bins"], data["cycles"]
+        out.bins = json.loads(cover.read_text())["bins"]
     if waves and (out.folder / wave_file(sim)).exists():
         out.waves = out.folder / wave_file(sim)
 
@@ -180,6 +179,7 @@ def _read_results(path: Path, out: Outcome) -> None:
         bad = [e for e in case if e.tag in ("failure", "error")]
         if any(e.tag == "skipped" for e in case):
             continue
+        out.cycles += round(sum(float(p.get("value", 0)) for p in case.iter("property") if p.get("name") == "sim_time_duration") / CYCLE)
         if bad:
             text = (bad[0].get("error_msg") or bad[0].get("message") or bad[0].text or "failed").strip()
             out.failed[name] = text.splitlines()[0][:300] if text else "failed"

@@ -6,7 +6,6 @@ import numpy as np
 from spec.fields import Record, field
 from spec.interfaces import NIC_REQUEST, NMC_REQUEST
 from spec.wqe import WQE, WQE_BYTES, Compare, Op
-from tb.lib import coverage
 from tb.lib.bench import Bench, BenchError
 from tb.nic.me_check import Check, Log
 from tb.nic.me_rig import SIZES
@@ -172,7 +171,6 @@ class MeDriver:
                 inner = NIC_REQUEST if name == "nic" else NMC_REQUEST
                 events = [e | {"request": inner.unpack(e["request"])} for e in events]
             getattr(self.log, name).extend(events)
-        coverage.cycles(self.b.block, self.pin("now") - self.began)
 
     async def run(self, deadline: int = 40000) -> None:
         """One run: load, doorbell for all that is posted, wait for the end."""
