@@ -134,7 +134,6 @@ class MeDriver:
         for name in _LOGS:
             self.b.sink(f"log_{name}").expect(0, exact=False)
         await self.b.begin()
-        self.began = self.pin("now")
         self.read_beats, self.write_beats = self.pin("axi__reads"), self.pin("axi__writes")
         for name, q, value in self._registers:
             await self.write(name, q, value)

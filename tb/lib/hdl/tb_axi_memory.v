@@ -52,6 +52,7 @@ module tb_axi_memory #(
   localparam WORDS = SIZE / BYTES;
   localparam SHIFT = $clog2(BYTES);
   reg [BYTES*8-1:0] mem[0:WORDS-1];
+  reg [BYTES*8-1:0] merged;
   reg loaded, dumped;
   reg [31:0] now;
   reg [31:0] rnd;
@@ -112,6 +113,7 @@ module tb_axi_memory #(
   reg [BYTES*9:0] w_before;
   integer i, file, bytes;
   initial begin
+    merged = 0;
     loaded = 0;
     dumped = 0;
     now = 0;
@@ -227,7 +229,12 @@ module tb_axi_memory #(
         writes <= writes + 1;
         if (w_last != (w_beat == aw_len[wh])) rule[1] <= 1;
         if (w_now == 0) begin
-          for (i = 0; i < BYTES; i = i + 1) if (w_strb[i]) mem[w_addr>>SHIFT][i*8+:8] <= w_payload[i*8+:8];
+          if (&w_strb) mem[w_addr>>SHIFT] <= w_payload[BYTES*8-1:0];
+          else begin
+            merged = mem[w_addr>>SHIFT];
+            for (i = 0; i < BYTES; i = i + 1) if (w_strb[i]) merged[i*8+:8] = w_payload[i*8+:8];
+            mem[w_addr>>SHIFT] <= merged;
+          end
           if (w_strb != 0) begin
             if ((w_addr >> SHIFT) < low) low <= w_addr >> SHIFT;
             if ((w_addr >> SHIFT) > high) high <= w_addr >> SHIFT;
