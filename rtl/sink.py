@@ -5,7 +5,7 @@ Here the assignments whose readers all load under the same enable become blockin
 the same meaning, but an idle pipeline costs its enables only. Groups of `TASK` assignments or more become a task in package `sunk`,
 which Verilator compiles once, however many instances call it.
 
-Input: Verilog as Yosys writes it after ``proc; opt_clean; opt_dff -nosdff; opt_clean`` (`opt_dff` turns hold multiplexers into
+Input: Verilog as Yosys writes it after ``proc -noopt; opt_clean; opt_dff -nosdff; opt_clean`` (`opt_dff` turns hold multiplexers into
 enables; without it nothing is sunk). For Verilator: Icarus does not take calls of tasks in a package.
 
 Assumptions: one assignment a line, one clock `clk` (what Yosys and this project's blocks give); a module that differs stays as it is.
