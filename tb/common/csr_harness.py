@@ -25,14 +25,15 @@ def registers(p: NodeParams) -> tuple[Register, ...]:
 
 
 class CsrHarness(Block):
-    """Pins `bus_aw…`; `reg_<name>` of every register that occurs once; `<name>_count`: strobes seen; `<name>_writes` of indexed ones."""
+    """Pins `bus_aw…`; `reg_<name>` of every register that occurs once; `<name>_count`: strobes seen; of indexed ones `<name>_writes`
+    and `<name>_wdata`, all bits of the last write. What their memories give has all bits above `width` set: the bank must not show them."""
 
     def __init__(self, node: NodeParams):
         self.registers = registers(node)
         pins = members("bus", AXI4LiteSignature())
         for r in self.registers:
             if is_indexed(r):
-                pins[f"{r.name}_writes"] = Out(8)
+                pins |= {f"{r.name}_writes": Out(8), f"{r.name}_wdata": Out(32)}
             elif is_constant(r):
                 continue
             elif r.access == "ro":
@@ -53,12 +54,14 @@ class CsrHarness(Block):
                 m.submodules[f"{r.name}_copies"] = copies = memory.Memory(shape=32, depth=r.count, init=())
                 w, x = copies.write_port(), copies.read_port()
                 bits, late = ceil_log2(r.count), Signal(32)
-                writes = getattr(self, f"{r.name}_writes")
+                writes, wdata = getattr(self, f"{r.name}_writes"), getattr(self, f"{r.name}_wdata")
                 m.d.comb += [
                     w.addr.eq(inner.index[:bits]), w.data.eq(inner.wdata), w.en.eq(inner.write),
-                    x.addr.eq(inner.index[:bits]), inner.rdata.eq(late),
+                    x.addr.eq(inner.index[:bits]), inner.rdata.eq(late | ((1 << 32) - (1 << r.width))),
                 ]
                 m.d.sync += [late.eq(x.data), writes.eq(writes + inner.write)]
+                with m.If(inner.write):
+                    m.d.sync += wdata.eq(inner.wdata)
             elif r.access == "ro":
                 m.d.comb += inner.eq(getattr(self, f"reg_{r.name}"))
             else:

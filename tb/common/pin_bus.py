@@ -57,3 +57,30 @@ def _quiet(master: Any) -> Any:
     for side in (master.write_if, master.read_if):
         side.log.setLevel("WARNING")
     return master
+
+
+class Axil:
+    """Word accesses to the AXI4-Lite port on pins `prefix` of a bench, with their responses. One not answered within `patience` cycles fails."""
+
+    def __init__(self, bench: Any, prefix: str, patience: int = 1000):
+        self.b, self.prefix, self.patience = bench, prefix, patience
+        self.master = axil_master(bench.dut, prefix)
+
+    async def _answer(self, what: str, access: Any) -> Any:
+        from cocotb.triggers import SimTimeoutError, with_timeout
+
+        from tb.lib.bench import CYCLE, BenchError
+
+        try:
+            return await with_timeout(access, self.patience * CYCLE, "ns")
+        except SimTimeoutError:
+            raise BenchError(f"{self.b.block}: {what} on {self.prefix} not answered within {self.patience} cycles") from None
+
+    async def write(self, addr: int, value: int) -> int:
+        """The response."""
+        return int((await self._answer(f"write of {addr:#x}", self.master.write(addr, value.to_bytes(4, "little")))).resp)
+
+    async def read(self, addr: int) -> tuple[int, int]:
+        """Data and response."""
+        got = await self._answer(f"read of {addr:#x}", self.master.read(addr, 4))
+        return int.from_bytes(got.data, "little"), int(got.resp)

@@ -7,30 +7,16 @@ from cocotb.triggers import Combine
 
 from rtl.common.csr import is_constant, is_indexed
 from tb.common.csr_harness import registers
-from tb.common.pin_bus import axil_master
+from tb.common.pin_bus import Axil
 from tb.lib.bench import Bench
 
 OKAY, SLVERR, DECERR = 0, 2, 3
 
 
-class Bus:
-    """Word accesses that give the response too."""
-
-    def __init__(self, b: Bench):
-        self.master = axil_master(b.dut, "bus")
-
-    async def write(self, addr: int, value: int) -> int:
-        return int((await self.master.write(addr, value.to_bytes(4, "little"))).resp)
-
-    async def read(self, addr: int) -> tuple[int, int]:
-        got = await self.master.read(addr, 4)
-        return int.from_bytes(got.data, "little"), int(got.resp)
-
-
 @cocotb.test()
 async def test_single(dut):
     b = await Bench.start(dut)
-    bus = Bus(b)
+    bus = Axil(b, "bus")
     for r in registers(b.config.node):
         if is_indexed(r):
             continue
@@ -59,7 +45,7 @@ async def test_single(dut):
 @cocotb.test()
 async def test_indexed(dut):
     b = await Bench.start(dut)
-    bus = Bus(b)
+    bus = Axil(b, "bus")
     regs = [r for r in registers(b.config.node) if is_indexed(r)]
     copies = [(r, i) for r in regs for i in range(r.count) if r.access == "rw"]
     values = {}
@@ -70,6 +56,9 @@ async def test_indexed(dut):
         values[r.name, i] = int(b.rng.integers(1 << 32))
         assert await bus.write(r.offset + i * r.stride, values[r.name, i]) == OKAY
         writes[r.name] += 1
+        await b.wait_cycles(2)
+        given = int(b.pin(f"{r.name}_wdata").value)
+        assert given == values[r.name, i] & (1 << r.width) - 1, f"{r.name} is given {given:#x}, bits above its {r.width} too"
         b.cover("first-copy" if i == 0 else "last-copy" if i == r.count - 1 else "copy")
         r2, i2 = copies[order[int(b.rng.integers(len(order)))]]
         if (r2.name, i2) in values:
@@ -87,7 +76,7 @@ async def test_indexed(dut):
 @cocotb.test()
 async def test_errors(dut):
     b = await Bench.start(dut)
-    bus = Bus(b)
+    bus = Axil(b, "bus")
     regs = {r.name: r for r in registers(b.config.node)}
     base = regs["cq_base"]
     assert await bus.write(base.offset, 0x1234_5678) == OKAY
@@ -179,7 +168,7 @@ async def _raw_read(b: Bench, addr: int) -> tuple[int, int]:
 @cocotb.test()
 async def test_concurrent(dut):
     b = await Bench.start(dut)
-    bus = Bus(b)
+    bus = Axil(b, "bus")
     base, tail = 0x0010, 0x0018
     b.pin("reg_cq_tail").value = 77
     done: list[str] = []
@@ -199,3 +188,21 @@ async def test_concurrent(dut):
     assert "wwww" not in text[:40] and "rrrr" not in text[:40], text
     assert int(b.pin("reg_cq_base").value) == 29
     assert np.count_nonzero([c == "w" for c in text]) == 30
+
+
+@cocotb.test()
+async def test_in_turn(dut):
+    """Both channels always with an access: reads and writes alternate, at the intervals of one after the other."""
+    b = await Bench.start(dut)
+    b.pin("bus_awaddr").value = b.pin("bus_araddr").value = 0x0010
+    b.pin("bus_wdata").value, b.pin("bus_wstrb").value = 7, 15
+    await b.wait_cycles(1)
+    for name in ("awvalid", "wvalid", "arvalid", "bready", "rready"):
+        b.pin(f"bus_{name}").value = 1
+    served = ""
+    for _ in range(400):
+        await b.wait_cycles(1)
+        served += "w" * int(b.pin("bus_bvalid").value) + "r" * int(b.pin("bus_rvalid").value)
+    assert "ww" not in served and "rr" not in served, served
+    assert len(served) >= 400 // 6, f"{len(served)} accesses in 400 cycles"
+    b.cover("both-wait")
