@@ -200,7 +200,6 @@ class MessageEngine:
         except AccessError as e:
             work.finish(e.status, info=e.address)
         else:
-            self.nmc_busy += -(-work.wqe["length"] // self.params.nmc.width)
             work.finish(byte_len=work.wqe["length"])
         self._retire(work.queue)
         return True
@@ -296,13 +295,16 @@ class MessageEngine:
         operands = (a, d) if op == Op.COPY else (a, b, d)
         dtype = None if op == Op.COPY else DType(w["dtype"])
         check_operands(*operands, length=n, dtype=dtype, addr_width=self.params.mem.addr_width)
-        whole, refusal = n, None
-        for addr in operands:
+        whole, refusal, given = n, None, n
+        for k, addr in enumerate(operands):
             try:
                 mem.check(addr, n)
             except AccessError as e:
                 if e.address - addr < whole:
                     whole, refusal = e.address - addr, e
+                if k < len(operands) - 1:  # read, not only written
+                    given = min(given, e.address - addr)
+        self.nmc_busy += -(-given // self.params.nmc.width)  # beats of the result that are given to memory, also when it refuses them
         if dtype is None:
             mem.write(d, nmc.copy(mem.view(a, whole)))
         else:

@@ -24,7 +24,7 @@ job's remaining beats still pass (with no byte enabled), and later jobs run.
 
 Parameters: `NmcParams.queue`: up to 2 * queue jobs (at least 4) are held between request and DONE. `MemParams`: port sizes.
 Members: `request` In stream NMC_REQUEST; `done` Out stream DONE; `axi_a` AXI4 manager, reads A and writes D; `axi_b` AXI4 manager,
-reads B (its write channels are idle); `busy` Out, 1 in every cycle in which a beat of D is handed over.
+reads B (its write channels are idle); `busy` Out, 1 in every cycle in which a beat of D that writes is handed over.
 Latency: 3 cycles from request to first address; 8 from the first beat of both operands to the first beat of D. Interval: one
 beat a cycle in every type and operation, with memory latencies up to READ_DEPTH - 64 cycles; no bubble between jobs, whose reads start while
 earlier writes drain. Write bursts are opened when their first beat is there.
@@ -272,7 +272,7 @@ class NearMemoryCompute(Block):
             w.payload.data.eq(Cat(*words)), w.payload.last.eq(out_last), w.payload.strb.eq(out_strb),
             w.valid.eq(self.valid[-1]),
             self.move.eq(~self.valid[-1] | w.ready),
-            self.busy.eq(w.valid & w.ready),
+            self.busy.eq(w.valid & w.ready & out_strb[0]),  # every beat that writes writes its first byte
             aw.valid.eq(self.to_aw.r_rdy),
             self.to_aw.r_en.eq(aw.ready),
             aw.payload.addr.eq(self.head_aw.addr),

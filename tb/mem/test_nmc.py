@@ -218,7 +218,7 @@ async def test_full_rate(dut):
 
 @cocotb.test()
 async def test_busy(dut):
-    """`busy` is 1 in exactly the cycles in which a beat of D is handed over."""
+    """`busy` is 1 in exactly the cycles in which a beat of D that writes is handed over: none from a failed read on."""
     b, mem = await start(dut)
     b.stalls(0.3)
     jobs = [mem.job(1000), mem.job(333, copy=True), mem.job(64 * 20, dtype=DType.INT32)]
@@ -234,8 +234,15 @@ async def test_busy(dut):
 
     task = cocotb.start_soon(watch())
     await run(b, jobs, mem.image)
-    task.cancel()
     assert counted == sum(j.beats for j in jobs), counted
+    counted = 0
+    bad = mem.job(64 * 20)
+    b.memory("axi_b").error(bad.b + 64 * 7, bad.b + 64 * 8)
+    jobs = [refused(bad, Status.MEM_ERR, bad.b + 64 * 7), mem.job(640)]
+    await run(b, jobs, mem.image, check=False)
+    task.cancel()
+    statuses(b, jobs)
+    assert counted == 7 + 10, counted
 
 
 @cocotb.test()

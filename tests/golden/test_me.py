@@ -334,6 +334,19 @@ def test_reduce_is_the_near_memory_twin(dtype, rop, length, place):
     assert d.s.read_reg(0, "nmc_busy") == -(-length // 64)
 
 
+@pytest.mark.parametrize("a, b, to, beats", [
+    (-128, 0, 0x4000, 2), (0, -192, 0x4000, 3), (-128, 0, -128, 2), (0, 0, -128, 10), (0, 64, 0x4000, 10), (0, 0x1001, 0x4000, 0),
+])
+def test_busy_counts_the_beats_that_write(a, b, to, beats):
+    """None from the first failed read on; those that memory refuses were given to it. Negative: from the memory's end."""
+    d = one_node()
+    size = d.params.node.mem.size_bytes
+    d.post(0, 0, reduce_(a % size, b % size, to % size, 640, dtype=DType.INT32))
+    d.s.run()
+    assert (d.poll(0)[0]["status"] == OK) == (beats == 10 and to > 0)
+    assert d.s.read_reg(0, "nmc_busy") == beats
+
+
 def test_copy_moves_any_bits_and_any_length():
     data = np.frombuffer(np.array([0x7F800001, 0xFFFFFFFF, 0x80000000, 1], "<u4").tobytes() * 20, np.uint8)
     for n in (0, 1, 63, 64, 65, 320):
