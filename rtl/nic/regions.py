@@ -4,7 +4,8 @@ Members
     `mr_base`, `mr_size`, `mr_key`, `mr_access`  In(IndexedRegisterSignature): the table, written by software at any time
     `local`, `remote`  In(CheckSignature): two independent checks
 
-A key names region `key & (mrs - 1)`. No region is valid after a reset until its size is written. An access of `length` bytes at
+A key names region `key & (mrs - 1)`. No region is valid after a reset until its size is written; until then `mr_size` reads 0. The other
+fields keep their contents over a reset. An access of `length` bytes at
 `addr` is right when the region's size is not 0, its key equals `key`, all of ``[addr, addr + length)`` lies in ``[base, base + size)`` and below ``2^addr_width``, and the region grants every right
 in `need`. An access of 0 bytes is always right: it touches nothing (as the InfiniBand specification has it for RDMA of length 0).
 
@@ -65,6 +66,11 @@ class Regions(Block):
             m.d.comb += [write.addr.eq(port.index), write.data.eq(port.wdata), write.en.eq(port.write)]
             read = table.read_port(transparent_for=(write,))
             m.d.comb += [read.addr.eq(port.index), port.rdata.eq(read.data)]
+            if name == "size":
+                known = Signal()  # what is not valid reads 0
+                m.d.sync += known.eq(written.bit_select(port.index[:index_bits], 1) | port.write)
+                with m.If(~known):
+                    m.d.comb += port.rdata.eq(0)
             for who, fields in found.items():
                 read = table.read_port(transparent_for=(write,))
                 m.d.comb += read.addr.eq(getattr(self, who).key[:index_bits])

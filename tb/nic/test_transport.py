@@ -200,7 +200,7 @@ async def test_peer_errors(dut):
 @cocotb.test()
 async def test_flush(dut):
     """Wrong states, unknown QPs and operations; software's ERR and RESET flush; a flushed queue loses nothing."""
-    r = await start(dut, qps=(1, 2))
+    r = await start(dut, qps=(0, 1, 2))  # 0: what an unknown QP 16 must not become
     b = r.b
     await r.run([request(SEND, 5, BASE, 8, 1), request(RECV, 5, BASE, 8, 2), request(SEND, 16, BASE, 8, 3), request(RECV, 1 << 20, BASE, 8, 4)], done=4)
     assert sorted((d["tag"], d["status"], d["qpn"]) for d in r.done()) == [
@@ -260,7 +260,9 @@ async def test_protection(dut):
     async def reopen():
         await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
 
-    bad = [(0x8000, 0x101, good), (0x7FFF, 1, good), (0x80FF, 2, good), (0x8100, 1, good), (0x8000, 1, good ^ 0x10), (0x8000, 1, 5),
+    await r.region(5, 0xFFFFFF00, 0x200)  # beyond the end of the address space
+    high = KEY | 5
+    bad = [(0x8000, 0x101, good), (0x7FFF, 1, good), (0xFFFFFF80, 0x81, high), (0xFFFFFFFF, 2, high), (0x8000, 1, good ^ 1 << 31), (0x8000, 1, good ^ 1 << 24), (0x80FF, 2, good), (0x8100, 1, good), (0x8000, 1, good ^ 0x10), (0x8000, 1, 5),
            ((1 << 32) + 0x8000, 1, good), ((1 << 64) - 1, 2, good), (0x8000, 1 << 31, good)]
     for op in (SEND, WRITE, RECV):
         for addr, length, key in bad + ([(0x9000, 1, ro)] if op == RECV else []):
@@ -269,6 +271,9 @@ async def test_protection(dut):
             d = r.done()[0]
             assert (d["status"], d["info"]) == (Status.LOC_PROT_ERR, addr), (hex(addr), length, hex(key))
             assert await r.state(1) == QpState.ERR
+    await reopen()
+    await r.run([request(SEND, 1, 0xFFFFFF80, 0x80, 9, lkey=high)], done=1)  # up to the end: allowed, and memory refuses it
+    assert statuses(r.done()) == [Status.MEM_ERR]
     b.cover("bad local access")
     await reopen()
     await r.run([request(SEND, 1, 0x8000, 0x100, 1, lkey=good), request(SEND, 1, 0x80FF, 1, 2, lkey=good), request(SEND, 1, 0x9000, 1, 3, lkey=ro),
@@ -291,6 +296,20 @@ async def test_protection(dut):
     await reopen()
     await r.run([], message(b"x" * 0x100, 0, r.p.mtu, qp=1, src=PEER, write=0x9000, rkey=ro), sent=1)
     assert r.memory.read(0x9000, 0x100).tobytes() == b"x" * 0x100
+
+    # No region is valid after a reset until its size is written; what is not valid reads as size 0.
+    assert await r.read_reg("mr_size", 3) == 0x100
+    await b.reset()
+    for index in (0, 3, 4):
+        assert await r.read_reg("mr_size", index) == 0, index
+    await reopen()
+    await r.run([request(SEND, 1, 0x8000, 1, 9, lkey=good)], done=1)
+    assert statuses(r.done()) == [Status.LOC_PROT_ERR]
+    await r.region(3, 0x8000, 0x100)
+    assert [await r.read_reg("mr_size", index) for index in (0, 3, 4)] == [0, 0x100, 0]
+    await reopen()
+    await r.run([request(SEND, 1, 0x8000, 1, 9, lkey=good)], sent=1, data=1)
+    b.cover("reset")
 
 
 @cocotb.test()
@@ -328,6 +347,85 @@ async def test_memory_errors(dut):
     done = r.done()
     assert [d["tag"] for d in done] == [1, 2, 3] and statuses(done)[0] == Status.MEM_ERR and statuses(done)[2] == Status.WR_FLUSH_ERR
     b.cover("late write error")
+
+
+@cocotb.test()
+async def test_read_errors(dut):
+    """The first bad beat of a packet is named, whichever it is, with SLVERR and DECERR; the packet of another QP behind it is right."""
+    r = await start(dut, qps=(1, 2))
+    b = r.b
+    r.memory.latency = 20
+    for laddr, length, bad, resp in ((0x5000, 256, (0x5040, 0x5100), 2), (0x5007, 200, (0x50C0, 0x5100), 3), (0x5000, 256, (0x50C0, 0x5100), 3)):
+        for qp in (1, 2):
+            await r.open(qp, dest_qp=PEER_QP + qp, dest_node=PEER)
+        r.memory.error(*bad, resp)
+        await r.run([request(SEND, 1, laddr, length, 1), request(SEND, 2, BASE + 1, 100, 2)], sent=1, data=2, done=1)
+        d, (m, payload) = r.done()[0], r.sent()[0]
+        assert (d["tag"], d["status"], d["info"]) == (1, Status.MEM_ERR, bad[0]), (hex(laddr), hex(d["info"]))
+        assert m["dest_qp"] == PEER_QP + 2 and payload == r.memory.image[BASE + 1 : BASE + 101].tobytes()
+        await r.run([], [ack(0, qp=2, src=PEER)], done=1)
+        assert statuses(r.done()) == [Status.SUCCESS]
+        b.cover("DECERR" if resp == 3 else "two bad beats")
+
+
+@cocotb.test()
+async def test_write_errors(dut):
+    """The RECV names the first packet whose write failed, also when only one of its bursts did, with SLVERR and DECERR; the next RECV is right."""
+    r = await start(dut)
+    b, mtu = r.b, r.p.mtu
+    r.memory.latency = 60  # all packets are accepted before the first error is known
+    for addr, length, bad, resp, info in (
+        (0x4F00, 600, (0x5000, 0x5200), 2, 0x5000), (0x4F00, 600, (0x4F00, 0x5100), 3, 0x4F00), (0x4FD1, 200, (0x4FC0, 0x5000), 3, 0x4FD1), (0x4FD1, 200, (0x5000, 0x5040), 2, 0x4FD1),
+        (0x4F13, 600, (0x5100, 0x5200), 3, 0x5013),
+    ):
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        await r.run([request(RECV, 1, addr, length, 1)])
+        r.memory.error(*bad, resp)
+        r.load([], message(bytes(length), 0, mtu, qp=1, src=PEER))
+        b.sink("done").expect(1)
+        b.sink("tx_meta").expect(1, exact=False)
+        await b.run(20000, settle=400)
+        d = r.done()[0]
+        assert (d["tag"], d["status"], d["byte_len"], d["info"]) == (1, Status.MEM_ERR, 0, info), (hex(addr), hex(d["info"]))
+        assert await r.state(1) == QpState.ERR
+        b.cover("two bad packets" if bad[1] - bad[0] > mtu else "first burst bad" if bad[0] < addr else "second burst bad")
+        r.memory.error(0, 0)
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        await r.run([request(RECV, 1, addr, 8, 2)])
+        await r.run([], message(b"recovers", 0, mtu, qp=1, src=PEER), done=1, sent=1)
+        assert statuses(r.done()) == [Status.SUCCESS] and r.memory.read(addr, 8).tobytes() == b"recovers"
+
+
+@cocotb.test()
+async def test_outlet(dut):
+    """More small packets than reads may be open leave whole and in order; an ACK passes the packets that wait; both are counted."""
+    r = await start(dut, qps=(1, 2, 3))
+    b, mtu = r.b, r.p.mtu
+    r.memory.latency = 100
+    await r.run([request(SEND, 1 + k % 3, BASE + 64 * k, 8, k) for k in range(24)], sent=24, data=24)
+    for k, (m, payload) in enumerate(sorted(r.sent(), key=lambda x: (x[0]["psn"], x[0]["dest_qp"]))):
+        assert (m["dest_qp"], m["psn"]) == (PEER_QP + 1 + k % 3, k // 3)
+        assert payload == r.memory.image[BASE + 64 * k : BASE + 64 * k + 8].tobytes(), k
+    await r.run([], [ack(7, qp=qp, src=PEER) for qp in (1, 2, 3)], done=24)
+    assert r.counter("nic_tx_packets") == 24
+    b.cover("reads open")
+
+    await r.run([request(RECV, 2, BASE, 64, 1)])
+    b.sink("tx_meta").backpressure = b.sink("tx_data").backpressure = 0.97
+    r.load([request(SEND, 1, BASE, mtu, k) for k in range(8)])
+    b.sink("tx_meta").expect(1, exact=False)
+    b.sink("tx_data").expect(1, exact=False)
+    await b.run(20000, settle=100)  # now the buffer is full, and packets wait behind it
+    before = len(r.sent_metas())
+    r.load([], message(b"x", 0, mtu, qp=2, src=PEER))
+    b.sink("tx_meta").expect(9 - before)
+    b.sink("tx_data").expect(1, exact=False)
+    b.sink("done").expect(1)
+    await b.run(20000)
+    order = [m["opcode"] == Opcode.ACK for m in r.sent_metas()]
+    assert sum(order) == 1 and order.index(True) <= 2 and len(order) >= 5, order
+    assert r.counter("nic_tx_packets") == 24 + 9
+    b.cover("ACK first")
 
 
 @cocotb.test()

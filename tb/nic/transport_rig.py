@@ -149,9 +149,13 @@ class Rig:
     def done(self) -> list[dict[str, int]]:
         return [DONE.unpack(w) for w in self.b.sink(self.port("done")).words()]
 
+    def sent_metas(self) -> list[dict[str, int]]:
+        """Packets given out in a run that may have ended inside a payload."""
+        return [TX_META.unpack(w) for w in self.b.sink(self.port("tx_meta")).words()]
+
     def sent(self) -> list[Packet]:
         """Packets given out, with their payloads."""
-        metas = [TX_META.unpack(w) for w in self.b.sink(self.port("tx_meta")).words()]
+        metas = self.sent_metas()
         data = iter(payloads(self.b.sink(self.port("tx_data")).array()))
         out = [(m, next(data) if m["length"] else b"") for m in metas]
         assert all(len(p) == m["length"] for m, p in out)
