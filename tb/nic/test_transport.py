@@ -277,7 +277,7 @@ async def test_protection(dut):
     b.cover("bad local access")
     await reopen()
     await r.run([request(SEND, 1, 0x8000, 0x100, 1, lkey=good), request(SEND, 1, 0x80FF, 1, 2, lkey=good), request(SEND, 1, 0x9000, 1, 3, lkey=ro),
-                 request(SEND, 1, 0, 0, 4, lkey=0)], sent=4, data=6)
+                 request(SEND, 1, 0, 0, 4, lkey=KEY | 15)], sent=4, data=6)
     # A bad request waits for its turn: what is before it succeeds, what is behind it is flushed.
     await r.run([request(SEND, 1, 0x8000, 1, 5, lkey=0), request(SEND, 1, 0x8000, 1, 6, lkey=good), request(RECV, 1, 0x8000, 1, 7, lkey=good)])
     await r.run([], [ack(3, qp=1, src=PEER)], done=7)
