@@ -160,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
     start = time.perf_counter()
     try:
-        names = a.block.split(",") if a.block else list(registry.blocks())
+        names = a.block.split(",") if a.block else [n for n, plan in registry.blocks().items() if not plan.long]
         todo, left = jobs(names)
         params = None if a.block else config("tiny").replace(nodes=RANKS)
         console.print(f"{len(todo)} block simulations, {os.cpu_count()} at a time")

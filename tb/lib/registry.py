@@ -1,7 +1,8 @@
 """The blocks that have a bench: ``tb/<room>/<block>.toml``, which is also the block's testplan.
 
 Keys: [block] name, title, dut ("module:callable"), config, args (attribute paths into the configuration, or "=literal"),
-bench (cocotb module, or a list of them), simulators, four_state (the tests that the fast tier runs on Icarus; default all), depth; [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
+bench (cocotb module, or a list of them), simulators, four_state (the tests that the fast tier runs on Icarus; default all), depth,
+long (true: the long tier alone runs it, `make sim` only by name); [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from typing import Any
 from spec.params import config as named_config
 from tb.lib.simulators import ROOT
 
-_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "four_state", "depth", "waves"}
+_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "four_state", "depth", "waves", "long"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class BlockPlan:
     depth: int = 4096
     four_state: tuple[str, ...] = ()
     waves: str = ""  # test that `make waves` runs; default the first
+    long: bool = False  # dear to build: only the long tier, and whoever names it, runs it
     ports: dict[str, str] = field(default_factory=dict)
     memory_bytes: int = 1 << 20
     features: tuple[dict[str, Any], ...] = ()

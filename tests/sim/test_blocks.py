@@ -6,7 +6,8 @@ import pytest
 from tb.lib import registry, runner
 from tb.lib.simulators import available
 
-CASES = [(n, s) for n, p in registry.blocks().items() for s in p.simulators]
+CASES = [
+    pytest.param(n, s, id=f"{n}-{s}", marks=pytest.mark.long if p.long else ()) for n, p in registry.blocks().items() for s in p.simulators]
 
 
 def check(name: str, sim: str, tests: list[str]) -> runner.Outcome:
@@ -20,7 +21,7 @@ def check(name: str, sim: str, tests: list[str]) -> runner.Outcome:
     return out
 
 
-@pytest.mark.parametrize("name,sim", CASES, ids=[f"{n}-{s}" for n, s in CASES])
+@pytest.mark.parametrize("name,sim", CASES)
 def test_block(name: str, sim: str) -> None:
     plan = registry.find(name)
     out = check(name, sim, plan.tests_on(sim))
