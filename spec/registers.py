@@ -2,6 +2,9 @@
 
 Indexed registers repeat every `stride` bytes, `count` times (taken from the parameters). Access: `rw`; `ro`; `wo` (reads 0);
 `w1` (a write is a command, one pulse with the data; reads 0). Offsets are byte addresses, 4-byte aligned.
+
+A reset gives every register its `reset`, but `mr_base`, `mr_key`, `mr_access`, `qp_dest_qp` and `qp_dest_node` keep what they hold: no region
+is valid before its `mr_size` is written, and a queue pair is opened by writing its peer.
 """
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ def node_registers(p: NodeParams) -> tuple[Register, ...]:
         _r("nic_retransmits", 0x010C, "ro", "go-back-N restarts (NAK or timeout)"),
         _r("nic_duplicates", 0x0110, "ro", "packets received again and acknowledged without effect"),
         _r("nic_naks", 0x0114, "ro", "NAKs and RNR NAKs sent"),
-        _r("nmc_busy", 0x0118, "ro", "cycles with a near-memory result written"),
+        _r("nmc_busy", 0x0118, "ro", "cycles in which near-memory compute wrote 64 bytes of a result, or the rest of one"),
     )
 
 
