@@ -261,6 +261,7 @@ async def test_frames(dut):
     await d.write("node", NODE)
     await d.region()
     await d.open(qp, dest_qp=peer_qp, dest_node=PEER, sq_psn=psn, rq_psn=psn)
+    assert await d.host_write(0x1000, b.rng.integers(0, 256, 0x80, dtype=np.uint8)) == OKAY
     b.source("link_rx").idle = b.sink("link_tx").backpressure = 0.3
 
     def frame(packet) -> bytes:
