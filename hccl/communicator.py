@@ -31,6 +31,7 @@ from hccl.errors import (
     CollectiveError,
     CollectiveTimeout,
     DeviceError,
+    DeviceFault,
     DeviceTimeout,
     HcclError,
     MismatchError,
@@ -329,27 +330,15 @@ class Communicator:
             self._events[r] = self._events[r] + 1 & 0xFFFF_FFFF
         want = self._want()
         self.device.write_regs(early + rest)  # nothing between this and `run`: devices may time from here
-        failure: DeviceTimeout | None = None
+        failure: DeviceTimeout | DeviceFault | None = None
         cycles = None
         try:
-            cycles = self.device.run(want, deadline)
-        except DeviceTimeout as e:
+            cycles = self.device.run(want, deadline, [(r, q) for r, q, _ in queues])
+        except (DeviceTimeout, DeviceFault) as e:
             failure = e
         done = [cq.poll() for cq in self.cqs]
-        errors = [(r, c) for r, row in enumerate(done) for c in row if c.status != Status.SUCCESS]
-        if errors or failure is not None:
-            message = self._explain(lowered, seq, errors, failure, deadline)
-            self.abort(message.splitlines()[0])
-            if not errors:
-                # Completions come in order: an error may have waited behind a receive that nobody would ever meet.
-                errors = [(r, c) for r, row in enumerate(self._flushed) for c in row if c.status not in (Status.SUCCESS, Status.WR_FLUSH_ERR)]
-                if errors:
-                    message = f"{self._explain(lowered, seq, errors, None, deadline)}; seen when the deadline of {deadline} passed"
-                    self.broken = message
-            if errors:
-                raise CollectiveError(message)
-            assert failure is not None
-            raise CollectiveTimeout(message, failure.state)
+        if failure is not None or any(c.status != Status.SUCCESS for row in done for c in row):
+            raise self._fail(lowered, seq, done, failure, deadline)
         for r, row in enumerate(done):
             if len(row) != len(lowered.queues[r]):
                 raise CollectiveError(f"collective {seq}: rank {r}: {len(row)} completions; expected {len(lowered.queues[r])}")
@@ -360,26 +349,53 @@ class Communicator:
         others = [(n, "event", 0) for n in range(self.nranks, self.device.nodes)]
         return self._events + (self.device.read_regs(others) if others else [])
 
-    def _explain(
-        self, lowered: low.Lowered, seq: int, errors: list[tuple[int, WorkCompletion]], failure: DeviceTimeout | None,
+    def _fail(
+        self, lowered: low.Lowered, seq: int, done: list[list[WorkCompletion]], failure: DeviceTimeout | DeviceFault | None,
         deadline: int,
-    ) -> str:  # fmt: skip
+    ) -> CollectiveError | CollectiveTimeout:  # fmt: skip
+        """Abort, and the error that says why: what ended first in an error of its own, or who is behind."""
         plan = lowered.plan
         head = f"collective {seq} ({plan.collective} {plan.op}, {plan.dtype}, count {plan.count}, {plan.ranks} ranks)"
-        cause = [e for e in errors if e[1].status != Status.WR_FLUSH_ERR] or errors[:1]
-        if cause:
-            lines = []
-            for r, c in cause:
-                ops = plan.programs[r][c.queue]
-                what = ops[c.wr_id] if c.wr_id < len(ops) else "wait"
-                lines.append(f"rank {r} channel {c.queue}: {what} ended in {c.status_name} (info {c.info:#x})")
-            flushed = sum(c.status == Status.WR_FLUSH_ERR for _, c in errors)
-            return f"{head} failed: {'; '.join(lines)}; {flushed} more flushed"
+        state = "" if failure is None else failure.state
+        late = isinstance(failure, DeviceTimeout)
+        behind = f"{head} not done within {deadline} {'cycles' if self.device.timed else 'steps'}; not done: {self._behind(lowered)}"
+        provisional = behind if late else f"{head} failed"
+        self.abort(provisional)
+        # Completions come in order: an error may have waited behind a receive that nobody would ever meet.
+        before, after = ([(r, c) for r, row in enumerate(rows) for c in row if c.status != Status.SUCCESS] for rows in (done, self._flushed))
+        cause = [e for e in before if e[1].status != Status.WR_FLUSH_ERR] or [e for e in after if e[1].status != Status.WR_FLUSH_ERR]
+        if not cause and not late:  # queue pairs that were in error before: what met them was flushed
+            first = failure.queues if isinstance(failure, DeviceFault) else [(r, c.queue) for r, c in before]
+            cause = [next(e for e in (*before, *after) if (e[0], e[1].queue) == at) for at in dict.fromkeys(first)]
+        if not cause:
+            cause = before[:1]
+        if not cause:
+            message = f"{behind}; {failure.args[0].splitlines()[0] if failure else ''}"
+        else:
+            lines = "; ".join(self._ended(lowered, r, c) for r, c in cause)
+            flushed = sum(c.status == Status.WR_FLUSH_ERR for _, c in (*before, *after) if c not in [x for _, x in cause])
+            message = f"{head} failed: {lines}; {flushed} more flushed" + (f"; seen when the deadline of {deadline} passed" if late else "")
+        self.broken = message + (self.broken or "").removeprefix(provisional)
+        return CollectiveError(message, state) if cause else CollectiveTimeout(message, state)
+
+    @staticmethod
+    def _ended(lowered: low.Lowered, rank: int, c: WorkCompletion) -> str:
+        """One completion in error: rank, channel, operation, addresses, status."""
+        ops = lowered.plan.programs[rank][c.queue]
+        if c.wr_id >= len(ops):
+            return f"rank {rank} channel {c.queue}: wait ended in {c.status_name} (info {c.info:#x})"
+        op = ops[c.wr_id]
+        places = ", ".join(
+            f"{name} {ref} at {lowered.map.region(ref.buffer).base + ref.offset:#x}"
+            for name, ref in (("a", op.a), ("b", op.b), ("d", op.d)) if ref is not None
+        )
+        return f"rank {rank} channel {c.queue}: {op}, {places}, ended in {c.status_name} (info {c.info:#x})"
+
+    def _behind(self, lowered: low.Lowered) -> str:
+        """Ranks whose queues have not all raised their event."""
         got = self.device.read_regs([(r, "event", 0) for r in range(self.nranks)])
         short = [(want - g) & 0xFFFF_FFFF for want, g in zip(self._events, got, strict=True)]
-        behind = ", ".join(f"rank {r} ({n} of {len(lowered.queues[r])} queues)" for r, n in enumerate(short) if n)
-        unit = "cycles" if self.device.timed else "steps"
-        return f"{head} not done within {deadline} {unit}; not done: {behind or 'none'}; {failure.args[0] if failure else ''}"
+        return ", ".join(f"rank {r} ({n} of {len(lowered.queues[r])} queues)" for r, n in enumerate(short) if n) or "none"
 
     def abort(self, why: str = "abort was called") -> None:
         """Put every queue pair in error so that all that is outstanding is flushed; the communicator takes no more calls."""

@@ -1,6 +1,8 @@
 """Every error the library raises on purpose; all derive from `HcclError`, so one `except` (the CLI's) turns each into one line."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class HcclError(Exception):
     """Base of the library's errors."""
@@ -46,8 +48,23 @@ class DeviceTimeout(DeviceError):
         super().__init__(message + (f"\n{state}" if state else ""))
 
 
+class DeviceFault(DeviceError):
+    """A work queue went into error; `queues` are the (node, work queue) that were first, `state` as of DeviceTimeout."""
+
+    def __init__(self, message: str, queues: Sequence[tuple[int, int]], state: str = ""):
+        self.queues, self.state = tuple(queues), state
+        super().__init__(message + (f"\n{state}" if state else ""))
+
+
 class CollectiveError(HcclError):
-    """A work-queue element ended in an error status; names the rank, the operation and the status."""
+    """A work-queue element ended in an error status; names the rank, the operation, its addresses and the status.
+
+    `state` is the dump of queues where the device gave one.
+    """
+
+    def __init__(self, message: str, state: str = ""):
+        self.state = state
+        super().__init__(message + (f"\n{state}" if state else ""))
 
 
 class CollectiveTimeout(HcclError):

@@ -8,12 +8,13 @@ When nothing can act and work is left, time decides in hardware, and `run` does 
 messages without a RECV end in RNR_RETRY_EXC_ERR, then messages without a receiver in RETRY_EXC_ERR, then, where
 `wait_timeout` is not 0, WAITs in WAIT_TIMEOUT. What is left after that would hang: :class:`SystemStalled`, with a
 line for every queue and queue pair that waits. ``run(expire=False)`` raises it as soon as nothing can act, and
-changes nothing: more work may be posted after it.
+changes nothing: more work may be posted after it. ``run(watch=...)`` raises :class:`SystemFaulted` there when a queue
+watched is in error: an error shows before any timer makes others of it.
 """
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -30,6 +31,14 @@ Actor = Callable[[], bool]
 
 class SystemStalled(RuntimeError):
     """Work is left and nothing can act; the text says what each queue and queue pair waits for."""
+
+
+class SystemFaulted(RuntimeError):
+    """A queue that was watched is in error with work left: `queues` the (node, queue); the text as of SystemStalled."""
+
+    def __init__(self, state: str, queues: list[tuple[int, int]]):
+        self.queues = queues
+        super().__init__(f"a watched queue is in error{state}")
 
 
 class System:
@@ -78,11 +87,17 @@ class System:
 
     # -- execution --------------------------------------------------------------------------------------------------
 
-    def run(self, deadline_steps: int | None = None, *, expire: bool = True) -> int:
+    def run(
+        self, deadline_steps: int | None = None, *, expire: bool = True, watch: Sequence[tuple[int, int]] = ()
+    ) -> int:
         """Execute until nothing is left; the number of steps taken (WQEs started, messages moved, completions written).
+
+        Args:
+            watch: (node, queue) whose errors end the run where only a timer could go on.
 
         Raises:
             SystemStalled: work is left that nothing will end, or `deadline_steps` were not enough.
+            SystemFaulted: nothing can act, work is left, and a queue of `watch` is in error.
         """
         limit = None if deadline_steps is None else self.steps + deadline_steps
         start = self.steps
@@ -91,6 +106,9 @@ class System:
             if not self.busy():
                 return self.steps - start
             self.last_stall = self.report()
+            failed = [(n, q) for n, q in watch if self.nodes[n].engine.queues[q].error]
+            if failed:
+                raise SystemFaulted(self.last_stall, failed)
             if not expire or not self._expire():
                 raise SystemStalled(f"nothing can act and work is left{self.last_stall}")
 

@@ -51,11 +51,15 @@ class Device(ABC):
     def mem_read(self, node: int, addr: int, n: int) -> Bytes: ...
 
     @abstractmethod
-    def run(self, events: Sequence[int], deadline: int) -> int | None:
+    def run(self, events: Sequence[int], deadline: int, watch: Sequence[tuple[int, int]] = ()) -> int | None:
         """Run until the `event` register of every node i has reached ``events[i]``; cycles it took.
+
+        Args:
+            watch: (node, work queue) whose errors end the run before, as soon as what they set off at other nodes has arrived.
 
         Raises:
             DeviceTimeout: `deadline` cycles (golden: steps) passed before, or nothing can move; with a dump of the state.
+            DeviceFault: a queue of `watch` went into error.
         """
 
     def write_reg(self, node: int, name: str, index: int, value: int) -> None:

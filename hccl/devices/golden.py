@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from golden.chip.system import System, SystemStalled
+from golden.chip.system import System, SystemFaulted, SystemStalled
 from hccl.devices.base import Bytes, Device
-from hccl.errors import DeviceTimeout
+from hccl.errors import DeviceFault, DeviceTimeout
 from spec.params import SystemParams
 
 
@@ -32,9 +32,11 @@ class GoldenDevice(Device):
     def mem_read(self, node: int, addr: int, n: int) -> Bytes:
         return self.system.mem_read(node, addr, n)
 
-    def run(self, events: Sequence[int], deadline: int) -> int | None:
+    def run(self, events: Sequence[int], deadline: int, watch: Sequence[tuple[int, int]] = ()) -> int | None:
         try:
-            self.system.run(deadline)
+            self.system.run(deadline, watch=watch)
+        except SystemFaulted as e:
+            raise DeviceFault("golden system: a work queue is in error", e.queues, str(e)) from None
         except SystemStalled as e:
             raise DeviceTimeout("golden system: the collective cannot go on", str(e)) from None
         got = self.read_regs([(i, "event", 0) for i in range(len(events))])

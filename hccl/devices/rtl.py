@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hccl.devices.base import Bytes, Device
-from hccl.errors import DeviceError, DeviceTimeout
+from hccl.errors import DeviceError, DeviceFault, DeviceTimeout
 from spec.params import SystemParams
 
 
@@ -30,12 +30,12 @@ class RtlDevice(Device):
         super().__init__(params)
         self._service: Any = None
         try:
-            from tb.chip.service import SimFailure, SimService, SimTimeout
+            from tb.chip.service import SimFailure, SimFault, SimService, SimTimeout
         except ImportError as e:
             raise DeviceError(
                 f"device rtl is not available: {e}; expected the benches (tb), cocotb and {sim} in this environment"
             ) from None
-        self._timeout, self._failure = SimTimeout, SimFailure
+        self._timeout, self._fault, self._failure = SimTimeout, SimFault, SimFailure
         try:
             self._service = SimService(params, seed=seed, stalls=stalls, faults=faults, waves=waves, sim=sim)
         except (OSError, RuntimeError, ValueError) as e:
@@ -71,11 +71,13 @@ class RtlDevice(Device):
         with self._calls() as service:
             return np.asarray(service.mem_read(node, addr, n), dtype=np.uint8)
 
-    def run(self, events: Sequence[int], deadline: int) -> int | None:
+    def run(self, events: Sequence[int], deadline: int, watch: Sequence[tuple[int, int]] = ()) -> int | None:
         """Cycles from the first register write since the last other call (the doorbells) to the last event."""
         with self._calls() as service:
             try:
-                return int(service.run(list(events), deadline))
+                return int(service.run(list(events), deadline, list(watch)))
+            except self._fault as e:
+                raise DeviceFault("rtl: a work queue is in error", e.queues, str(e)) from None
             except self._timeout as e:
                 raise DeviceTimeout(f"rtl: no end within {deadline} cycles", str(e)) from None
 

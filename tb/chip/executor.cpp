@@ -35,12 +35,20 @@ struct Player {  // register accesses of one node, in order
   bool waiting = false;
 };
 
+struct Watched {  // a work queue whose errors end a run
+  const uint8_t* state;  // its wq_state
+  uint32_t node, queue;
+  bool failed = false;
+};
+
 struct System {
   VerilatedContext context;
   std::vector<std::unique_ptr<Vstation>> station;
   std::unique_ptr<Vswitch> net;
   std::vector<Player> player;
   std::vector<SwitchPort> port;
+  std::vector<Watched> watched;
+  uint64_t settle = 0;  // cycles a run goes on after the first error of a watched queue
   uint64_t cycle = 0;
 #if VM_TRACE
   std::unique_ptr<Trace> trace;
@@ -204,13 +212,37 @@ void* tawny_memory(void* handle, int node, int bank, uint64_t* rows) {
   return v->datap();
 }
 
+// Watch work queue `queue` of node `node` until the next tawny_unwatch; false when the model has no such queue. A tawny_run ends
+// `settle` cycles after the first error of a queue watched: by then what it sets off at other nodes has arrived.
+bool tawny_watch(void* handle, int node, int queue, uint64_t settle) {
+  System& sys = *static_cast<System*>(handle);
+  const std::string scope = "node" + std::to_string(node) + ".Station.node.me.queue" + std::to_string(queue);
+  const VerilatedScope* s = sys.context.scopeFind(scope.c_str());
+  const VerilatedVar* v = s ? s->varFind("state") : nullptr;
+  if (!v) return false;
+  sys.watched.push_back({static_cast<const uint8_t*>(v->datap()), uint32_t(node), uint32_t(queue)});
+  sys.settle = settle;
+  return true;
+}
+
+void tawny_unwatch(void* handle) { static_cast<System*>(handle)->watched.clear(); }
+
+// Queues watched that were in error when the last run ended early, as node << 8 | queue, into `out`; how many.
+int tawny_failed(void* handle, uint32_t* out) {
+  int n = 0;
+  for (const Watched& w : static_cast<System*>(handle)->watched)
+    if (w.failed) out[n++] = w.node << 8 | w.queue;
+  return n;
+}
+
 void tawny_scopes(void* handle) {
   System& sys = *static_cast<System*>(handle);
   sys.context.internalsDump();
 }
 
 // Play `n` register accesses (per node in order, nodes at the same time); then, if `events` is given, run until every node's event
-// counter has reached events[node]. Returns the cycles that took, or -1 when `deadline` cycles were not enough.
+// counter has reached events[node]. Returns the cycles that took, -1 when `deadline` cycles were not enough, or -2 when a queue
+// watched went into error before (tawny_failed tells which were first).
 int64_t tawny_run(void* handle, Command* commands, int n, const uint32_t* events, uint64_t deadline) {
   System& sys = *static_cast<System*>(handle);
   for (auto& p : sys.player) {
@@ -220,6 +252,8 @@ int64_t tawny_run(void* handle, Command* commands, int n, const uint32_t* events
   }
   for (int i = 0; i < n; i++) sys.player[commands[i].node].list.push_back(&commands[i]);
   const uint64_t start = sys.cycle;
+  uint64_t end = start + deadline;
+  bool failed = false;
   for (;;) {
     const bool busy = n && sys.play();
     bool reached = true;
@@ -227,7 +261,11 @@ int64_t tawny_run(void* handle, Command* commands, int n, const uint32_t* events
       for (size_t i = 0; reached && i < sys.station.size(); i++)
         reached = int32_t(sys.station[i]->event - events[i]) >= 0;
     if (!busy && reached) return int64_t(sys.cycle - start);
-    if (sys.cycle - start >= deadline) return -1;
+    if (sys.cycle >= end) return failed ? -2 : -1;
+    if (events && !busy && !failed) {
+      for (Watched& w : sys.watched) failed |= w.failed = *w.state & 1;
+      if (failed && sys.settle < end - sys.cycle) end = sys.cycle + sys.settle;
+    }
     sys.step();
   }
 }

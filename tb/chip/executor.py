@@ -63,7 +63,7 @@ def models(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> tuple[
         e = emit(block, BUILD / "rtl", sunk=True)
         text = e.verilog.read_text()
         banks = bank_modules(text) if public else []
-        vlt = control_file({m: ["mem"] for m in banks}, e.shared)
+        vlt = control_file({m: ["mem"] for m in banks}, e.shared) + watched(text)
 
         def make(folder: Path, e=e, vlt=vlt, prefix=prefix) -> None:
             for obj in translate(e.top, [e.verilog], vlt, o, folder, prefix):
@@ -99,8 +99,16 @@ def library(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> Path:
 
 def bank_modules(verilog: str) -> list[str]:
     """Names of the modules that hold the banks of memory (rtl/mem/sram.py)."""
-    modules = [x[7:].split("(")[0].strip().lstrip("\\") for x in verilog.splitlines() if x.startswith("module ")]
-    return [m for m in modules if re.match(r"Sram(_\w+)?\.bank", m)]
+    return [m for m in _modules(verilog) if re.match(r"Sram(_\w+)?\.bank", m)]
+
+
+def watched(verilog: str) -> str:
+    """Lines of a Verilator control file that keep the state of every work queue readable."""
+    return "".join(f'public_flat_rd -module "{m}" -var "state"\n' for m in _modules(verilog) if m.startswith("WorkQueue_"))
+
+
+def _modules(verilog: str) -> list[str]:
+    return [x[7:].split("(")[0].strip().lstrip("\\") for x in verilog.splitlines() if x.startswith("module ")]
 
 
 class Executor:
@@ -122,6 +130,9 @@ class Executor:
             ("tawny_reset", None, ctypes.c_void_p, ctypes.c_int),
             ("tawny_cycles", ctypes.c_uint64, ctypes.c_void_p),
             ("tawny_memory", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)),
+            ("tawny_watch", ctypes.c_bool, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_uint64),
+            ("tawny_unwatch", None, ctypes.c_void_p),
+            ("tawny_failed", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
             ("tawny_run", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64),
             ("tawny_idle", None, ctypes.c_void_p, ctypes.c_uint64),
         ):
@@ -183,13 +194,29 @@ class Executor:
             bank[row : row + len(part)] = part
 
     def run(self, commands: list[tuple[int, int, int, int]], events: list[int] | None, deadline: int) -> tuple[int, list[Command]]:
-        """Play (node, write, addr, data) register accesses, then wait for events; (cycles or -1, the commands answered)."""
+        """Play (node, write, addr, data) register accesses, then wait for events; (cycles or -1, the commands answered).
+
+        -1: `deadline` cycles passed before. -2: a queue of `watch` went into error before.
+        """
         array = (Command * max(1, len(commands)))()
         for c, (node, write, addr, data) in zip(array, commands):
             c.node, c.write, c.addr, c.data = node, write, addr, data
         want = (ctypes.c_uint32 * self.p.nodes)(*(e & 0xFFFFFFFF for e in events)) if events is not None else None
         cycles = self._lib.tawny_run(self._handle, array, len(commands), want, deadline)
         return cycles, list(array[: len(commands)])
+
+    def watch(self, queues: list[tuple[int, int]], settle: int = 0) -> None:
+        """From now on a wait for events ends `settle` cycles after the first error of one of these (node, work queue)."""
+        self._lib.tawny_unwatch(self._handle)
+        for node, queue in queues:
+            if not self._lib.tawny_watch(self._handle, node, queue, settle):
+                raise RuntimeError(f"work queue {queue} of node {node}: its state was not found in the model")
+
+    def failed(self) -> list[tuple[int, int]]:
+        """The (node, work queue) that were the first in error in the last run, when it ended for that."""
+        out = (ctypes.c_uint32 * (self.p.nodes * self.p.node.me.queues))()
+        n = self._lib.tawny_failed(self._handle, out)
+        return [(x >> 8, x & 0xFF) for x in out[:n]]
 
     def idle(self, cycles: int) -> None:
         self._lib.tawny_idle(self._handle, cycles)

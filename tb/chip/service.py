@@ -16,10 +16,19 @@ from tb.chip.executor import Executor
 
 KINDS = {"drop": "p_drop", "dup": "p_dup", "reorder": "p_reorder", "corrupt": "p_corrupt"}
 REGISTER_DEADLINE = 200_000  # cycles for one batch of register accesses
+SETTLE = 2000  # cycles from the first error of a queue to the end of the run: its completion is written, its NAK has reached the peer
 
 
 class SimTimeout(RuntimeError):
     """A run whose events did not come within its deadline; the message holds events, queues and counters of every node."""
+
+
+class SimFault(RuntimeError):
+    """A run that a work queue's error ended: `queues` the (node, work queue) that were first; the message as of SimTimeout."""
+
+    def __init__(self, state: str, queues: list[tuple[int, int]]):
+        self.queues = queues
+        super().__init__(state)
 
 
 class SimFailure(RuntimeError):
@@ -110,24 +119,33 @@ class SimService:
         self._play([])
         return self._running.mem_read(node, addr, n) if n else np.zeros(0, np.uint8)
 
-    def run(self, events: list[int], deadline: int) -> int:
+    def run(self, events: list[int], deadline: int, watch: list[tuple[int, int]] | None = None) -> int:
         """Play the register writes waiting, then run until every node's `event` register has reached ``events[node]``.
 
         Returns cycles from the first register write to that point.
 
+        Args:
+            watch: the (node, work queue) whose errors end the run, SETTLE cycles after the first; None: no error does.
+
         Raises:
-            SimTimeout: not within `deadline` cycles.
+            SimTimeout: not within `deadline` cycles. SimFault: a queue of `watch` went into error before.
         """
         if len(events) != self.params.nodes:
             raise ValueError(f"{len(events)} event counts for {self.params.nodes} nodes")
         pending, self._pending = self._pending, []
-        cycles, done = self._running.run(pending, events, deadline)
+        system, start = self._running, self.cycles
+        system.watch(watch or [], SETTLE)
+        cycles, done = system.run(pending, events, deadline)
+        took = self.cycles - start
+        if cycles == -2:
+            queues = system.failed()
+            raise SimFault(self._state(events, took), queues)
         if cycles < 0:
-            raise SimTimeout(self._state(events, deadline))
+            raise SimTimeout(self._state(events, took))
         self._check(done)
         return cycles
 
-    def _state(self, events: list[int], deadline: int) -> str:
+    def _state(self, events: list[int], cycles: int) -> str:
         """What every node has done: events, completion ring, queues, counters."""
         p = self.params
         names = [
@@ -135,7 +153,7 @@ class SimService:
             if r.name in ("event", "cq_tail", "cq_head", "wq_tail", "wq_head", "wq_state") or r.name.startswith(("nic_", "nmc_"))
         ]
         values = self.read_regs([(i, n, q) for i in range(p.nodes) for n, q in names])
-        lines = [f"after {deadline} cycles:"]
+        lines = [f"after {cycles} cycles:"]
         for i in range(p.nodes):
             at = dict(zip(names, values[i * len(names) : (i + 1) * len(names)]))
             lines.append(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from golden.chip.system import System, SystemStalled
+from golden.chip.system import System, SystemFaulted, SystemStalled
 from golden.mem.memory import AccessError
 from golden.net.wire import bound_cycles, message_wire_bytes, packets
 from spec.packet import Opcode, wire_bytes
@@ -290,6 +290,28 @@ def test_send_without_recv_ends_in_rnr_retry():
     d.s.run()
     assert d.statuses(0) == [Status.RNR_RETRY_EXC_ERR, Status.WR_FLUSH_ERR]
     assert "no RECV posted" in d.s.last_stall
+
+
+def test_a_watched_queue_in_error_ends_the_run_before_a_timer_does():
+    def failing():
+        d = pair()
+        d.post(1, 0, recv(1, 0, 64))
+        d.post(1, 1, recv(1, 0, 64, lkey=0x7))  # refused: the queue pair goes to ERR
+        d.post(0, 0, send(1, 0, 64))
+        return d
+
+    d = failing()
+    with pytest.raises(SystemFaulted, match="node 0 qp 1: .* node 1 qp 1 is ERR") as e:
+        d.s.run(watch=[(0, 0), (1, 0), (1, 1)])
+    assert e.value.queues == [(1, 0), (1, 1)]
+    assert d.poll(0) == [] and [c["status"] for c in d.poll(1)] == [Status.LOC_PROT_ERR, Status.WR_FLUSH_ERR]
+    for watch in ((), [(0, 0), (1, 2)]):  # not watched: to the end of the timers
+        d = failing()
+        try:
+            d.s.run(watch=watch)
+        except SystemFaulted as f:
+            assert watch and f.queues == [(0, 0)]
+        assert d.statuses(0) == [Status.RETRY_EXC_ERR]
 
 
 def test_late_recv_after_a_stall():

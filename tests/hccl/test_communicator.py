@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from golden.chip.system import System, SystemStalled
+from golden.chip.system import System, SystemFaulted, SystemStalled
 from hccl.communicator import Communicator
 from hccl.devices import open_device
 from hccl.devices.rtl import RtlDevice
@@ -193,8 +193,10 @@ def test_a_lost_region_is_named(comm: Communicator, monkeypatch: pytest.MonkeyPa
         return lowered
 
     monkeypatch.setattr(comm, "_load", broken)
-    with pytest.raises(CollectiveError, match="rank 2 channel 0: recv of chunk .* LOC_PROT_ERR"):
+    with pytest.raises(CollectiveError, match=r"failed: rank 2 channel 0: recv of chunk .* from rank 1, d scratch.0 at 0x(\w+), ended in LOC_PROT_ERR "
+                       r"\(info 0x\1\)") as e:
         comm.all_reduce(vectors())
+    assert "RETRY" not in str(e.value) and "queue" in e.value.state  # no timer ran: the others still wait
 
 
 def test_close_and_reopen(comm: Communicator) -> None:
@@ -216,6 +218,12 @@ class SimTimeout(RuntimeError):
 
 class SimFailure(RuntimeError):
     pass
+
+
+class SimFault(RuntimeError):
+    def __init__(self, state: str, queues: list[tuple[int, int]]):
+        self.queues = queues
+        super().__init__(state)
 
 
 class SimService:
@@ -244,9 +252,11 @@ class SimService:
     def cycles(self):
         return self.system.steps
 
-    def run(self, events, deadline):
+    def run(self, events, deadline, watch=None):
         try:
-            return self.system.run(deadline)
+            return self.system.run(deadline, watch=watch or ())
+        except SystemFaulted as e:
+            raise SimFault(str(e), e.queues) from None
         except SystemStalled as e:
             raise SimTimeout(str(e)) from None
 
@@ -257,7 +267,8 @@ class SimService:
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("tb.chip.service")
-    module.SimService, module.SimTimeout, module.SimFailure = SimService, SimTimeout, SimFailure  # type: ignore[attr-defined]
+    for kind in (SimService, SimTimeout, SimFault, SimFailure):
+        setattr(module, kind.__name__, kind)
     monkeypatch.setitem(sys.modules, "tb.chip.service", module)
 
 

@@ -24,10 +24,18 @@ struct Node {  // control port and event counter of a node
 
 #include "nodes.h"  // generated: nodes(Vsystem&)
 
+struct Watched {  // mirrors tb/chip/executor.cpp
+  const uint8_t* state;
+  uint32_t node, queue;
+  bool failed = false;
+};
+
 struct System {
   VerilatedContext context;
   std::unique_ptr<Vsystem> model;
   std::vector<Node> node;
+  std::vector<Watched> watched;
+  uint64_t settle = 0;
   uint64_t cycle = 0;
 
   // One cycle; an address or data word leaves its port when it was ready before the edge.
@@ -87,12 +95,34 @@ void* tawny_memory(void* handle, int node, int bank, uint64_t* rows) {
   return v->datap();
 }
 
+bool tawny_watch(void* handle, int node, int queue, uint64_t settle) {
+  System& sys = *static_cast<System*>(handle);
+  const std::string name = "one.System.station" + std::to_string(node) + ".node.me.queue" + std::to_string(queue);
+  const VerilatedScope* s = sys.context.scopeFind(name.c_str());
+  VerilatedVar* v = s ? s->varFind("state") : nullptr;
+  if (!v) return false;
+  sys.watched.push_back({static_cast<const uint8_t*>(v->datap()), uint32_t(node), uint32_t(queue)});
+  sys.settle = settle;
+  return true;
+}
+
+void tawny_unwatch(void* handle) { static_cast<System*>(handle)->watched.clear(); }
+
+int tawny_failed(void* handle, uint32_t* out) {
+  int n = 0;
+  for (const Watched& w : static_cast<System*>(handle)->watched)
+    if (w.failed) out[n++] = w.node << 8 | w.queue;
+  return n;
+}
+
 int64_t tawny_run(void* handle, Command* commands, int n, const uint32_t* events, uint64_t deadline) {
   System& sys = *static_cast<System*>(handle);
   std::vector<std::vector<Command*>> list(sys.node.size());
   std::vector<size_t> at(sys.node.size(), 0);
   std::vector<bool> waiting(sys.node.size(), false);
   for (int i = 0; i < n; i++) list[commands[i].node].push_back(&commands[i]);
+  bool failed = false;
+  uint64_t end = sys.cycle + deadline;
   for (const uint64_t start = sys.cycle;; sys.step()) {
     bool busy = false, reached = true;
     for (size_t i = 0; i < sys.node.size(); i++) {
@@ -118,7 +148,12 @@ int64_t tawny_run(void* handle, Command* commands, int n, const uint32_t* events
       if (events) reached = reached && int32_t(*m.event - events[i]) >= 0;
     }
     if (!busy && reached) return int64_t(sys.cycle - start);
-    if (sys.cycle - start >= deadline) return -1;
+    if (sys.cycle >= end) return failed ? -2 : -1;
+    if (events && !busy && !failed) {
+      for (Watched& w : sys.watched)
+        if (*w.state & 1) failed = w.failed = true;
+      if (failed && end - sys.cycle > sys.settle) end = sys.cycle + sys.settle;
+    }
   }
 }
 

@@ -20,7 +20,7 @@ def library(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> Path:
     o = Options(cocotb=False, timing=False, vpi=False)
     e = emit(System(p, True, True), BUILD / "rtl")
     text = e.verilog.read_text()
-    vlt = control_file({m: ["mem"] for m in executor.bank_modules(text)}, e.shared)
+    vlt = control_file({m: ["mem"] for m in executor.bank_modules(text)}, e.shared) + executor.watched(text)
     rows = (", ".join([*(f"&m.ctl{i}__{q.replace('_', '__')}" for q in PORTS), f"&m.event{i}"]) for i in range(p.nodes))
     header = executor._names_header([q.name for q in e.ports])
     table = "static std::vector<Node> nodes(Vsystem& m) { return {\n" + "".join(f"  {{{r}}},\n" for r in rows) + "}; }\n"
