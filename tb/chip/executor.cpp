@@ -144,12 +144,21 @@ struct System {
   }
 };
 
+// The system of a handle, as the current one of this thread: Verilator's models look there when they go, and another system may
+// have been made or freed since.
+System& at(void* handle) {
+  System& sys = *static_cast<System*>(handle);
+  Verilated::threadContextp(&sys.context);
+  return sys;
+}
+
 }  // namespace
 
 extern "C" {
 
 void* tawny_new(int nodes, const char* trace_file) {
   auto sys = std::make_unique<System>();
+  at(sys.get());
   sys->context.traceEverOn(trace_file != nullptr);
   for (int i = 0; i < nodes; i++) {
     const std::string name = "node" + std::to_string(i);
@@ -174,10 +183,10 @@ void* tawny_new(int nodes, const char* trace_file) {
   return sys.release();
 }
 
-void tawny_free(void* handle) { delete static_cast<System*>(handle); }
+void tawny_free(void* handle) { delete &at(handle); }
 
 void tawny_pins(void* handle, uint32_t stall, uint32_t seed, uint32_t seed_step, const uint32_t* probability) {
-  System& sys = *static_cast<System*>(handle);
+  System& sys = at(handle);
   uint32_t i = 0;
   for (auto& s : sys.station) {
     s->stall = stall;
@@ -190,7 +199,7 @@ void tawny_pins(void* handle, uint32_t stall, uint32_t seed, uint32_t seed_step,
 }
 
 void tawny_reset(void* handle, int cycles) {
-  System& sys = *static_cast<System*>(handle);
+  System& sys = at(handle);
   for (auto& s : sys.station) s->rst = 1;
   sys.net->rst = 1;
   for (int i = 0; i < cycles; i++) sys.step();
@@ -198,11 +207,11 @@ void tawny_reset(void* handle, int cycles) {
   sys.net->rst = 0;
 }
 
-uint64_t tawny_cycles(void* handle) { return static_cast<System*>(handle)->cycle; }
+uint64_t tawny_cycles(void* handle) { return at(handle).cycle; }
 
 // First byte of bank `bank` of node `node`'s memory, or null; `rows` gets its rows.
 void* tawny_memory(void* handle, int node, int bank, uint64_t* rows) {
-  System& sys = *static_cast<System*>(handle);
+  System& sys = at(handle);
   const std::string scope = "node" + std::to_string(node) + ".Station.node.sram.bank" + std::to_string(bank);
   const VerilatedScope* s = sys.context.scopeFind(scope.c_str());
   if (!s) return nullptr;
@@ -215,7 +224,7 @@ void* tawny_memory(void* handle, int node, int bank, uint64_t* rows) {
 // Watch work queue `queue` of node `node` until the next tawny_unwatch; false when the model has no such queue. A tawny_run ends
 // `settle` cycles after the first error of a queue watched: by then what it sets off at other nodes has arrived.
 bool tawny_watch(void* handle, int node, int queue, uint64_t settle) {
-  System& sys = *static_cast<System*>(handle);
+  System& sys = at(handle);
   const std::string scope = "node" + std::to_string(node) + ".Station.node.me.queue" + std::to_string(queue);
   const VerilatedScope* s = sys.context.scopeFind(scope.c_str());
   const VerilatedVar* v = s ? s->varFind("state") : nullptr;
@@ -225,18 +234,18 @@ bool tawny_watch(void* handle, int node, int queue, uint64_t settle) {
   return true;
 }
 
-void tawny_unwatch(void* handle) { static_cast<System*>(handle)->watched.clear(); }
+void tawny_unwatch(void* handle) { at(handle).watched.clear(); }
 
 // Queues watched that were in error when the last run ended early, as node << 8 | queue, into `out`; how many.
 int tawny_failed(void* handle, uint32_t* out) {
   int n = 0;
-  for (const Watched& w : static_cast<System*>(handle)->watched)
+  for (const Watched& w : at(handle).watched)
     if (w.failed) out[n++] = w.node << 8 | w.queue;
   return n;
 }
 
 void tawny_scopes(void* handle) {
-  System& sys = *static_cast<System*>(handle);
+  System& sys = at(handle);
   sys.context.internalsDump();
 }
 
@@ -244,7 +253,7 @@ void tawny_scopes(void* handle) {
 // counter has reached events[node]. Returns the cycles that took, -1 when `deadline` cycles were not enough, or -2 when a queue
 // watched went into error before (tawny_failed tells which were first).
 int64_t tawny_run(void* handle, Command* commands, int n, const uint32_t* events, uint64_t deadline) {
-  System& sys = *static_cast<System*>(handle);
+  System& sys = at(handle);
   for (auto& p : sys.player) {
     p.list.clear();
     p.at = 0;
@@ -272,7 +281,7 @@ int64_t tawny_run(void* handle, Command* commands, int n, const uint32_t* events
 
 // Let `cycles` pass.
 void tawny_idle(void* handle, uint64_t cycles) {
-  System& sys = *static_cast<System*>(handle);
+  System& sys = at(handle);
   for (uint64_t i = 0; i < cycles; i++) sys.step();
 }
 }

@@ -68,7 +68,11 @@ void* tawny_new(int, const char*) {
   return sys.release();
 }
 
-void tawny_free(void* handle) { delete static_cast<System*>(handle); }
+void tawny_free(void* handle) {
+  System* sys = static_cast<System*>(handle);
+  Verilated::threadContextp(&sys->context);
+  delete sys;
+}
 
 void tawny_pins(void* handle, uint32_t stall, uint32_t seed, uint32_t, const uint32_t* p) {
   Vsystem& m = *static_cast<System*>(handle)->model;
