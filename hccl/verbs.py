@@ -275,9 +275,15 @@ class QueuePair:
         if now is not None and now != order[order.index(state) - 1]:
             want = order[order.index(state) - 1].name
             raise UsageError(f"qp {self.qpn}: {now.name} to {state.name} is no step; expected to be in {want}")
-        node = self.context.node
+        node, device, me = self.context.node, self.context.device, (self.context.node, self.qpn)
+        if state == QpState.RESET and me in device.psns.open:  # what is under way has numbers near these
+            sq, rq = device.read_regs([(node, "qp_sq_psn", self.qpn), (node, "qp_rq_psn", self.qpn)])
+            device.psns.left[me] = sq, rq
+            device.psns.open.remove(me)
+        elif state == QpState.RTR:
+            device.psns.open.add(me)
         writes = [(node, f"qp_{k}", self.qpn, v) for k, v in values.items() if v is not None]
-        self.context.device.write_regs([*writes, (node, "qp_state", self.qpn, int(state))])
+        device.write_regs([*writes, (node, "qp_state", self.qpn, int(state))])
 
     def post_send(self, mr: MemoryRegion, addr: int, length: int, *, wr_id: int = 0, flags: int = Flag.SIGNALED) -> None:
         """Send `length` bytes at `addr` of `mr`.
@@ -307,8 +313,14 @@ class QueuePair:
             raise UsageError(f"qp {self.qpn} is in {state.name}; expected {least.name} or later, and no error")
 
 
-def connect(pairs: Sequence[tuple[QueuePair, QueuePair]], psn: int = 0) -> None:
-    """Bring each two queue pairs to RTS, connected to each other; packets are numbered from `psn` each way."""
+def connect(pairs: Sequence[tuple[QueuePair, QueuePair]], psn: int | None = None) -> None:
+    """Bring each two queue pairs to RTS, connected to each other; packets are numbered from `psn` each way.
+
+    None: from the next number of the device's sequence (`hccl.psn`), the same for all pairs: packets of connections that these queue
+    pairs had before are not taken for packets of these.
+    """
+    if psn is None and pairs:
+        psn = pairs[0][0].context.device.psns.next([(qp.context.node, qp.qpn) for pair in pairs for qp in pair])
     for a, b in pairs:
         for qp, peer in ((a, b), (b, a)):
             qp.modify(QpState.INIT)

@@ -13,6 +13,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from hccl.psn import PsnSequence
 from spec.params import SystemParams
 
 Bytes = NDArray[np.uint8]
@@ -24,6 +25,7 @@ class Device(ABC):
     Attributes:
         kind: short name (golden, rtl).
         timed: `run` returns clock cycles; else it returns None and there is no time.
+        psns: first packet sequence numbers of connections.
     """
 
     kind: str = "?"
@@ -31,6 +33,7 @@ class Device(ABC):
 
     def __init__(self, params: SystemParams):
         self.params = params
+        self.psns = PsnSequence()
 
     @property
     def nodes(self) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from golden.mem.memory import Memory, RegionTable
+from golden.nic.transport import Endpoint, Request
 from hccl.devices import open_device
 from hccl.errors import UsageError
+from hccl.psn import TRIES, PsnSequence, distance
 from hccl.verbs import Context, connect
 from spec.params import config
 from spec.registers import Access, QpState
@@ -84,6 +87,93 @@ def test_states() -> None:
     with pytest.raises(UsageError, match="is in ERR"):
         qp.post_recv(p.mr[0], BUFFER, 4)
     qp.modify(QpState.RESET)
+
+
+def test_first_psns_are_far_apart() -> None:
+    seq = PsnSequence()
+    got = [seq.next() for _ in range(4096)]
+    assert got[0] == 0xFFFFF0 and seq.k == 4096
+    for n in (2, 3, 10, 100, 1000, 4096):
+        for at in (0, 5, 4096 - n):
+            row = sorted(got[at : at + n])
+            assert min(distance(a, b) for a, b in zip(row, row[1:] + row[:1], strict=True)) >= (1 << 24) / (2.7 * n)
+
+
+def test_first_psns_avoid_where_a_connection_ended() -> None:
+    plain, seq = PsnSequence(), PsnSequence()
+    row = [plain.next() for _ in range(40)]
+    seq.left[0, 3] = row[0] + 5, row[1] - 5  # of node 0 queue pair 3: two numbers are left out for it, none for others
+    assert [seq.next([(0, 3), (1, 4)]), seq.next([(0, 3)]), seq.next([(1, 3)])] == [row[2], row[3], row[4]]
+    seq.left = {(0, q): (q << 19, q << 19) for q in range(32)}  # nowhere is far: the farthest of the next TRIES
+    at = seq.k
+    got, rest = seq.next(seq.left), [(0xFFFFF0 + k * 0x9E3779) % (1 << 24) for k in range(at, at + TRIES)]
+    room = {x: min(distance(x, q << 19) for q in range(32)) for x in rest}
+    assert room[got] == max(room.values()) > 0
+
+
+def test_every_connection_has_another_first_psn() -> None:
+    p, seen = Pair(), []
+    for _ in range(5):
+        pair = [pd.create_qp(5, wq) for pd, wq in zip(p.pd, p.wq, strict=True)]
+        connect([(pair[0], pair[1])])
+        seen.append(p.device.read_reg(0, "qp_sq_psn", 5))
+        assert [p.device.read_reg(i, f"qp_{k}_psn", 5) for i in range(2) for k in ("sq", "rq")] == [seen[-1]] * 4
+        pair[1].post_recv(p.mr[1], BUFFER, 64)
+        pair[0].post_send(p.mr[0], BUFFER, 64)
+        p.run()
+        pair[0].modify(QpState.RESET)
+        assert p.device.psns.left[0, 5] == (seen[-1] + 1 & 0xFFFFFF, seen[-1])
+        for end in (p.cq[0], p.cq[1]):
+            assert [c.status for c in end.poll()] == [Status.SUCCESS]
+    assert len(set(seen)) == 5 and min(distance(a, b) for a in seen for b in seen if a != b) >= 1 << 20
+
+
+@pytest.mark.parametrize("reused", [True, False])
+def test_packets_of_a_closed_connection(reused: bool) -> None:
+    """Packet by packet: a stale SEND and a stale ACK reach a connection that was opened again."""
+    params, seq = config("tiny").node, PsnSequence()
+
+    def ends(psn: int) -> list[Endpoint]:
+        out = []
+        for i in range(2):
+            memory, regions = Memory(1 << 16), RegionTable(params.nic.mrs)
+            r = regions.regions[0]
+            r.base, r.size, r.key, r.access = 0, 1 << 16, 16, Access.LOCAL_WRITE
+            out.append(Endpoint(params.nic, memory, regions, node=i, qpn=0, dest_node=1 - i, dest_qp=0, sq_psn=psn, rq_psn=psn))
+        return out
+
+    def post(pair: list[Endpoint], value: int) -> None:
+        pair[0].memory.write(0, np.full(100, value, np.uint8))
+        pair[0].post(Request(op=Op.SEND, tag=value, length=100, laddr=0, lkey=16))
+        pair[1].post(Request(op=Op.RECV, tag=value, length=100, laddr=4096, lkey=16))
+
+    def deliver(to: Endpoint, packet) -> None:
+        to.receive({**packet[0], "src_node": 1 - to.node}, packet[1])
+
+    first = seq.next()
+    old = ends(first)
+    post(old, 1)
+    stale = old[0].next_packet()
+    deliver(old[1], stale)
+    stale_ack = old[1].next_packet()
+    new = ends(first if reused else seq.next())
+    post(new, 2)
+    deliver(new[1], stale)
+    fresh = new[0].next_packet()
+    deliver(new[0], stale_ack)
+    early = new[0].drain()[0]
+    deliver(new[1], fresh)
+    for _ in range(3):
+        while (reply := new[1].next_packet()) is not None:
+            deliver(new[0], reply)
+        while (again := new[0].next_packet()) is not None:
+            deliver(new[1], again)
+    got = new[1].memory.read(4096, 100)
+    if reused:
+        assert (got == 1).all() and early
+    else:
+        assert (got == 2).all() and not early
+        assert [c.status for c in new[0].drain()[0]] == [c.status for c in new[1].drain()[1]] == [Status.SUCCESS]
 
 
 def test_errors_come_with_a_status() -> None:

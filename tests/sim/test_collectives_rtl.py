@@ -352,7 +352,81 @@ def test_a_message_longer_than_its_receive(rtl: Device) -> None:
     works(rtl, 2)
 
 
+@pytest.mark.parametrize("reused", [True, False])
+def test_packets_of_a_closed_connection(reused: bool, rtl: Device) -> None:
+    """Close and open again while packets are under way: they are ignored; they would not be if the first PSN came again."""
+    data, n, rng = 0x100000, 4 * PARAMS.node.nic.mtu, np.random.default_rng(8)
+    old, new = rng.integers(0, 256, (2, n), dtype=np.uint8)
+    nodes = [Context(rtl, i) for i in range(2)]
+    wqs = [[c.create_wq(q, 0x1000 * q, 16) for q in range(2)] for c in nodes]  # a closed connection leaves its work queue in error
+    cqs = [c.create_cq(0x4000, 64) for c in nodes]
+    pds = [c.alloc_pd() for c in nodes]
+    mrs = [pd.reg_mr(data, 1 << 20, int(Access.LOCAL_WRITE)) for pd in pds]
+    a, b = (pd.create_qp(3, w[0]) for pd, w in zip(pds, wqs))
+    connect([(a, b)])
+    psn = rtl.read_reg(0, "qp_sq_psn", 3)
+    rtl.mem_write(0, data, np.concatenate([old, new]))
+    for i in range(2):
+        here = {"qpn": 3, "length": n, "flags": int(Flag.SIGNALED | Flag.EVENT), "wr_id": i}
+        wqs[0][i].stage(WQE.to_bytes({"opcode": Op.SEND, "addr_a": data + i * n, "lkey": mrs[0].lkey, **here}))
+        wqs[1][i].stage(WQE.to_bytes({"opcode": Op.RECV, "addr_d": data, "lkey": mrs[1].lkey, **here}))
+    rtl.write_regs([wqs[1][0].doorbell()])
+    rtl.read_regs([(1, "id", 0)] * 8)
+    sent, got = (rtl.read_reg(i, f"nic_{k}_packets") for i, k in enumerate(("tx", "rx")))
+    events = rtl.read_regs([(i, "event", 0) for i in range(NODES)])
+    rtl.write_regs([wqs[0][0].doorbell()])
+    under_way = (rtl.read_reg(0, "nic_tx_packets") != sent for _ in range(200))
+    assert any(under_way), "the first packet did not leave"
+    rtl.psns.left[0, 3] = rtl.psns.left[1, 3] = (psn, psn)  # what QueuePair.modify(RESET) keeps; here there is no time to ask
+    again = psn if reused else rtl.psns.next([(0, 3), (1, 3)])
+    for i in (1, 0):  # at once, on both: reset, set up, post
+        values = (("state", QpState.RESET), ("state", QpState.INIT), ("dest_node", 1 - i), ("dest_qp", 3), ("rq_psn", again),
+                  ("state", QpState.RTR), ("sq_psn", again), ("state", QpState.RTS))
+        rtl.write_regs([*((i, f"qp_{k}", 3, int(v)) for k, v in values), wqs[i][1].doorbell()])
+    assert rtl.read_reg(1, "nic_rx_packets") == got, "the old packets were there before the new connection"
+    rtl.run([e + (2 if i < 2 else 0) for i, e in enumerate(events)], 50_000)
+    ends = [{c.wr_id: c.status for c in cq.poll()} for cq in cqs]
+    right = (rtl.mem_read(1, data, n) == new).all()
+    rtl.write_regs([(i, "qp_state", 3, int(QpState.RESET)) for i in range(2)])
+    assert rtl.read_reg(1, "nic_rx_packets") - got > 4, "no packet of the old connection came"
+    assert right != reused and ends[0][1] == Status.SUCCESS
+    if not reused:
+        assert ends == [{0: Status.WR_FLUSH_ERR, 1: Status.SUCCESS}] * 2
+    works(rtl)
+
+
+def test_first_psns_are_the_same_on_every_device(golden: Device) -> None:
+    def opened(device: Device) -> list[list[int]]:
+        out = []
+        for n in (2, 4, 1, 3):
+            with Communicator(device, n) as comm:
+                comm.all_reduce([np.ones(1000, np.float32)] * n)
+                out.append([device.read_reg(r, f"qp_{k}_psn", q.qpn) for r in range(n) for q in comm._qps[r].values() for k in ("sq", "rq")])
+        return out
+
+    with open_device("rtl", PARAMS) as rtl, open_device("golden", PARAMS) as model:
+        assert opened(rtl) == opened(model) and rtl.psns.k == model.psns.k == 3
+
+
 # -- the executor ---------------------------------------------------------------------------------------------------
+
+
+def test_systems_of_one_build_side_by_side(rtl: Device) -> None:
+    """Made and closed in any order, each with its own memory and clock."""
+    a, b, c = (open_device("rtl", PARAMS) for _ in range(3))
+    works(c)
+    works(a)
+    b.close()
+    works(a)
+    a.close()
+    b = open_device("rtl", PARAMS)
+    works(b)
+    assert b.cycles == c.cycles
+    c.close()
+    works(b)
+    b.close()
+    b.close()
+    works(rtl)
 
 
 def incast(device: Device, length: int) -> tuple[int, list[int]]:
