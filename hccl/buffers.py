@@ -26,7 +26,9 @@ def dtype_name(array: Any, dtype: str | None, who: str) -> str:
     """
     if not isinstance(array, np.ndarray):
         raise UsageError(f"{who}: {type(array).__name__} is not an array; expected a numpy.ndarray")
-    if dtype is not None and dtype not in DTYPES:
+    if isinstance(array, np.ma.MaskedArray):
+        raise UsageError(f"{who}: a masked array, whose mask would be lost; expected a plain numpy.ndarray")
+    if dtype is not None and (not isinstance(dtype, str) or dtype not in DTYPES):
         raise UsageError(f"{who}: dtype {dtype!r} is not supported; expected one of {', '.join(DTYPES)}")
     own = str(array.dtype.name)
     if array.dtype.byteorder == ">":
@@ -40,6 +42,16 @@ def dtype_name(array: Any, dtype: str | None, who: str) -> str:
     hint = "; bit patterns of bfloat16 need dtype='bfloat16'" if own == "uint16" and dtype is None else ""
     raise UsageError(f"{who}: element type {own} is not supported{f' as {dtype}' if dtype else ''}; expected one of "
                      f"{', '.join(DTYPES)}{hint}")  # fmt: skip
+
+
+def overlaps_itself(array: NDArray[Any]) -> bool:
+    """Two elements may share bytes (strides made by hand): a result written there would be lost."""
+    extent = array.itemsize
+    for stride, n in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n > 1):
+        if stride < extent:
+            return array.size > 0
+        extent += stride * (n - 1)
+    return False
 
 
 def to_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

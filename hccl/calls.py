@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hccl.buffers import dtype_name
+from hccl.buffers import dtype_name, overlaps_itself
 from hccl.errors import MismatchError, UsageError
 from hccl.plan import OPS
 
@@ -55,6 +55,8 @@ def make_call(rank: int, send: Array, recv: Array | None, dtype: str | None, op:
     target = send if in_place else recv
     if target is not None and not target.flags.writeable:
         raise UsageError(f"{who}: the array for the result is read-only; expected a writable one")
+    if target is not None and overlaps_itself(target):
+        raise UsageError(f"{who}: elements of the array for the result overlap (strides {target.strides}); expected each to have its own bytes")
     return Call(rank=rank, collective="all_reduce", send=send, recv=target, dtype=name, op=op,
                  in_place=in_place or recv is send)  # fmt: skip
 

@@ -17,7 +17,7 @@ from hccl import io
 from hccl.buffers import itemsize, to_bytes
 from hccl.communicator import Communicator, Result, make_plan, plan_bound
 from hccl.devices import KINDS, open_device
-from hccl.errors import HcclError, UsageError
+from hccl.errors import HcclError, PlanError, UsageError
 from hccl.plan import DTYPES, OPS, Plan
 from hccl.proof import prove
 from hccl.reference import ring_all_reduce
@@ -39,6 +39,9 @@ def _errors(verbose: bool = False) -> Iterator[None]:
     """Errors of the library as one line and exit code 1."""
     try:
         yield
+    except MemoryError:
+        typer.echo("error: the data does not fit in the memory of this computer", err=True)
+        raise typer.Exit(1) from None
     except (HcclError, ValueError) as e:
         text = str(e) or type(e).__name__
         typer.echo(f"error: {text if verbose else text.splitlines()[0]}", err=True)
@@ -59,21 +62,33 @@ def _emit(out: str, text: str) -> None:
     if out == "-":
         typer.echo(text)
         return
-    try:
-        Path(out).write_text(text + "\n")
-    except OSError as e:
-        raise UsageError(f"{out}: {e.strerror or e}") from None
+    io.write_whole(out, (text + "\n").encode())
 
 
 def _console(json_out: str | None) -> Console:
     return Console(stderr=json_out == "-", highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-def _inputs(path: str | None, ranks: int, dtype: str | None, count: int | None, seed: int) -> tuple[list[Any], str]:
+def _files(*, json_out: str | None = None, **names: str | None) -> None:
+    """Refuse files that cannot be written before anything runs."""
+    for option, name in (("json", json_out), *names.items()):
+        if name is not None and not name.strip():
+            raise UsageError(f"--{option} {name!r}; expected the name of a file")
+    if json_out is not None and json_out != "-":
+        io.check_writable(json_out)
+    if names.get("output") is not None:
+        io.check_results(str(names["output"]))
+
+
+def _inputs(
+    path: str | None, ranks: int, dtype: str | None, count: int | None, seed: int, most: int
+) -> tuple[list[Any], str]:  # fmt: skip
     if path is not None:
         return io.read_ranks(path, ranks, dtype, count)
     dtype, count = dtype or "float32", 1024 if count is None else count
     _choice("dtype", dtype, tuple(DTYPES))
+    if count * itemsize(dtype) > most:
+        raise UsageError(f"--count {count}: {count * itemsize(dtype)} bytes of {dtype} on every rank; expected at most MemParams.size_bytes = {most}")
     rng = np.random.default_rng(seed)
     if dtype == "int32":
         return [rng.integers(-(1 << 31), 1 << 31, count).astype(np.int32) for _ in range(ranks)], dtype
@@ -106,7 +121,7 @@ def run(
     device: Annotated[str, typer.Option(help=f"one of {', '.join(KINDS)}")] = "golden",
     op: Op = "sum",
     count: Annotated[int | None, typer.Option(min=0, help="elements per rank; without --input: of random data (1024)")] = None,
-    seed: Annotated[int, typer.Option(help="seed of random data, stalls and faults")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of random data, stalls and faults")] = 0,
     stalls: Annotated[float, typer.Option(min=0, max=1, help="rtl: probability of a stall on a stream")] = 0.0,
     drop: Annotated[float, typer.Option(min=0, max=1, help="rtl: probability that a link drops a packet")] = 0.0,
     waves: Annotated[str | None, typer.Option(help="rtl: write a trace of every node and the switch to this file (FST)")] = None,
@@ -128,7 +143,8 @@ def run(
             raise UsageError("device golden has no waves; expected --device rtl with --waves")
         if device == "golden" and (stalls or drop):
             raise UsageError("device golden has no stalls and no loss; expected --device rtl with --stalls or --drop")
-        data, name = _inputs(input, ranks, dtype, count, seed)
+        _files(json_out=json_out, input=input, output=output, waves=waves)
+        data, name = _inputs(input, ranks, dtype, count, seed, params.node.mem.size_bytes)
         options: dict[str, Any] = {"seed": seed, "stalls": stalls, "faults": {"drop": drop} if drop else None, "waves": waves}
         result = _collective(device, params, {} if device == "golden" else options, data, name, op, in_place, deadline)
         verdict, wrong = "not checked", []
@@ -158,10 +174,10 @@ def run(
             console.print(f"waves: {waves}", highlight=False, soft_wrap=True)
         if json_out:
             _emit(json_out, json.dumps(row, indent=1))
-        if output:
-            io.write_ranks(output, result.outputs)
         if wrong:
             raise HcclError(f"bits differ: {wrong[0]} ({len(wrong)} rank(s) differ)")
+        if output is not None:
+            io.write_ranks(output, result.outputs)
 
 
 def _collective(
@@ -192,6 +208,7 @@ def plan(
         if nbytes % itemsize(name):
             raise UsageError(f"--bytes {nbytes} is not a multiple of {itemsize(name)}, the size of {name}")
         params = _machine(config_name, ranks)
+        _files(json_out=json_out)
         made = make_plan(params, ranks, nbytes // itemsize(name), name, op, in_place)
         _show(made, _console(json_out), plan_bound(made, params))
         if json_out:
@@ -206,7 +223,11 @@ def prove_command(file: Annotated[Path, typer.Argument(help="plan as `hccl plan 
             text = file.read_text()
         except (OSError, UnicodeDecodeError) as e:
             raise UsageError(f"{file}: {getattr(e, 'strerror', None) or e}") from None
-        _show(Plan.from_json(text), _console(None), None)
+        try:
+            made = Plan.from_json(text)
+        except PlanError as e:
+            raise UsageError(f"{file}: {e}") from None
+        _show(made, _console(None), None)
 
 
 def _show(made: Plan, console: Console, bound: int | None) -> None:

@@ -36,6 +36,7 @@ from hccl.errors import (
     HcclError,
     MismatchError,
     UsageError,
+    integer,
 )
 from hccl.plan import Plan
 from hccl.proof import prove
@@ -161,7 +162,8 @@ class Communicator:
     """Ranks 0 … nranks - 1 on the first nodes of `device`.
 
     Args:
-        device: an open device; the communicator takes its queues, queue pairs and memory.
+        device: an open device; the communicator takes its queues, queue pairs and memory, from one opened before if need be: a device serves
+            one communicator at a time.
         nranks: None: one rank per node.
         deadline: cycles (golden: steps) every operation may take; None: twenty times its bound and 400,000 more.
 
@@ -170,13 +172,17 @@ class Communicator:
     """
 
     def __init__(self, device: Device, nranks: int | None = None, *, deadline: int | None = None):
-        nranks = device.nodes if nranks is None else nranks
-        if not 1 <= nranks <= device.nodes:
-            raise UsageError(f"nranks = {nranks}: the device has {device.nodes} nodes; expected 1 to {device.nodes}")
-        self.device, self.nranks, self.deadline = device, nranks, deadline
+        self.device = device
+        self.nranks = device.nodes if nranks is None else integer(f"a device of {device.nodes} nodes: nranks", nranks, 1, device.nodes)
+        self.deadline = None if deadline is None else integer("deadline", deadline, 1)
+        nranks = self.nranks
         self.seq = 0  # collectives run
         self.broken: str | None = None
+        self._closed = False
         self.last: low.Lowered | None = None  # the collective run last, as the machine had it
+        if device.user is not None:
+            device.user._replace()
+        device.user = self
         self._group: Group | None = None
         self._flushed: list[list[WorkCompletion]] = []  # what an abort completed
         self.contexts = [Context(device, r) for r in range(nranks)]
@@ -192,13 +198,11 @@ class Communicator:
 
     def rank(self, number: int) -> Rank:
         """Raises: UsageError: no such rank."""
-        if not 0 <= number < self.nranks:
-            raise UsageError(f"rank {number}; expected 0 to {self.nranks - 1}")
-        return Rank(self, number)
+        return Rank(self, integer("rank", number, 0, self.nranks - 1))
 
     def group(self, *, deadline: int | None = None) -> Group:
         """Context manager that collects the ranks' calls and runs them at its end."""
-        return Group(self, deadline)
+        return Group(self, None if deadline is None else integer("deadline", deadline, 1))
 
     def all_reduce(
         self, sendbufs: Sequence[Array], recvbufs: Sequence[Array] | None = None, *, dtype: str | None = None, op: str = "sum",
@@ -215,7 +219,11 @@ class Communicator:
         Raises:
             UsageError: an argument that cannot work. MismatchError: ranks differ. CollectiveError, CollectiveTimeout: it failed.
         """
+        if deadline is not None:
+            deadline = integer("deadline", deadline, 1)
         for name, bufs in (("sendbufs", sendbufs), ("recvbufs", recvbufs)):
+            if not isinstance(bufs, Sequence | np.ndarray) and (bufs is not None or name == "sendbufs"):
+                raise UsageError(f"all_reduce: {name} is a {type(bufs).__name__}; expected one array per rank, in a list")
             if bufs is not None and len(bufs) != self.nranks:
                 raise MismatchError(f"all_reduce: {len(bufs)} {name}; expected one per rank, {self.nranks}")
         calls = [
@@ -228,7 +236,7 @@ class Communicator:
 
     def _run(self, calls: list[Call], deadline: int | None) -> Result:
         if self.broken:
-            raise CollectiveError(f"the communicator was aborted: {self.broken}; expected a new one")
+            raise CollectiveError(f"the communicator {self.broken if self._closed else f'was aborted: {self.broken}'}; expected a new one")
         first = calls[0]
         seq, self.seq = self.seq, self.seq + 1
         nbytes = first.send.size * itemsize(first.dtype)
@@ -413,7 +421,11 @@ class Communicator:
 
     def close(self) -> None:
         """Release queue pairs and regions; the device can take another communicator."""
-        self.broken = self.broken or "it was closed"
+        self.broken = self.broken if self._closed else "was closed"
+        self._closed = True
+        if self.device.user is not self:
+            return
+        self.device.user = None
         try:
             for r in range(self.nranks):
                 for qp in self._qps[r].values():
@@ -423,6 +435,12 @@ class Communicator:
                 self._qps[r], self._mrs[r] = {}, {}
         except DeviceError:
             pass  # a machine that has ended holds nothing
+
+    def _replace(self) -> None:
+        """Another communicator takes the device."""
+        why = self.broken
+        self.close()
+        self.broken, self._closed = why or "gave its device to one that was opened later", not why
 
     def __enter__(self) -> Self:
         return self

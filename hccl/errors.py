@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
+from typing import SupportsIndex
 
 
 class HcclError(Exception):
@@ -10,6 +12,17 @@ class HcclError(Exception):
 
 class UsageError(HcclError, ValueError):
     """An argument that cannot work: what was given and what is expected."""
+
+
+def integer(what: str, value: object, least: int, most: int | None = None) -> int:
+    """`value` as an int.
+
+    Raises:
+        UsageError: not an integer (a bool is none) from `least` to `most`.
+    """
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or not least <= index(value) <= (index(value) if most is None else most):
+        raise UsageError(f"{what} = {value!r}; expected an integer {f'of at least {least}' if most is None else f'from {least} to {most}'}")
+    return index(value)
 
 
 class PlanError(HcclError, ValueError):

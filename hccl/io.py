@@ -10,8 +10,11 @@ bfloat16 is held as uint16 bit patterns. Conversion to another float type rounds
 """
 from __future__ import annotations
 
+import errno
 import json
-import zipfile
+import os
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +77,51 @@ def write_ranks(path: str | Path, arrays: list[Array]) -> None:
         UsageError: another suffix, or the file cannot be written.
     """
     path = Path(path)
+    check_results(path)
+    out = BytesIO()
+    if path.suffix == ".npz":
+        named: dict[str, Any] = {f"rank{i}": a for i, a in enumerate(arrays)}
+        np.savez(out, **named)
+    else:
+        np.save(out, np.stack(arrays))
+    write_whole(path, out.getvalue())
+
+
+def check_results(path: str | Path) -> None:
+    """Raises: UsageError: `write_ranks` could not write `path`."""
+    if Path(path).suffix not in (".npy", ".npz"):
+        raise UsageError(f"{path}: cannot write {Path(path).suffix or 'a file without suffix'}; expected .npy or .npz")
+    check_writable(path)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raises: UsageError: a file could not be written there; nothing is changed."""
+    real = Path(path).resolve()
+    why = (
+        errno.EISDIR if real.is_dir() else errno.ENOENT if not real.parent.exists() else errno.ENOTDIR if not real.parent.is_dir()
+        else errno.EACCES if not os.access(real if real.exists() else real.parent, os.W_OK) else 0
+    )  # fmt: skip
+    if why:
+        raise UsageError(f"{path}: {os.strerror(why)}")
+
+
+def write_whole(path: str | Path, data: bytes) -> None:
+    """The file has all of `data`, or stays as it was.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    check_writable(path)
+    real = Path(path).resolve()
+    part = real.with_name(f".{real.name}.{os.getpid()}") if real.is_file() or not real.exists() else real  # a device is written as it is
     try:
-        if path.suffix == ".npz":
-            named: dict[str, Any] = {f"rank{i}": a for i, a in enumerate(arrays)}
-            np.savez(path, **named)
-        elif path.suffix == ".npy":
-            np.save(path, np.stack(arrays))
-        else:
-            raise UsageError(f"{path}: cannot write {path.suffix or 'a file without suffix'}; expected .npy or .npz")
+        part.write_bytes(data)
+        if part != real:
+            part.replace(real)
     except OSError as e:
+        if part != real:
+            with suppress(OSError):
+                part.unlink()
         raise UsageError(f"{path}: {e.strerror or e}") from None
 
 
@@ -131,7 +170,7 @@ def _load(path: Path) -> dict[str, tuple[Array, str]]:
     if path.suffix not in SUFFIXES:
         raise UsageError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; expected {', '.join(SUFFIXES)}")
     if not path.is_file():
-        raise UsageError(f"{path}: no such file")
+        raise UsageError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
     try:
         if path.suffix == ".safetensors":
             return _safetensors(path)
@@ -141,11 +180,13 @@ def _load(path: Path) -> dict[str, tuple[Array, str]]:
         with data:
             names = [k for k in data.files if k.startswith("rank")] or data.files  # others (metadata) are not ours to judge
             return {k: _named(data[k], path) for k in names}
+    except UsageError:
+        raise
     except OSError as e:
         raise UsageError(f"{path}: {e.strerror or e}") from None
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as e:
-        if isinstance(e, UsageError):
-            raise
+    except MemoryError:
+        raise UsageError(f"{path}: says it holds more than there is memory for") from None
+    except Exception as e:  # whatever the readers of NumPy, zip and zlib think of such bytes
         raise UsageError(f"{path}: not a whole {path.suffix} file: {str(e).splitlines()[0] if str(e) else type(e).__name__}") from None
 
 
@@ -180,13 +221,15 @@ def _safetensors(path: Path) -> dict[str, tuple[Array, str]]:
             continue
         try:
             kind, shape, (start, end) = info["dtype"], [int(n) for n in info["shape"]], info["data_offsets"]
-        except (TypeError, KeyError, ValueError):
+            if not all(isinstance(n, int) and n >= 0 for n in (*info["shape"], start, end)):
+                raise ValueError
+        except (TypeError, KeyError, ValueError, OverflowError):
             raise UsageError(f"{path}: tensor {name!r} lacks dtype, shape or data_offsets") from None
-        if kind not in SAFETENSORS:
+        if not isinstance(kind, str) or kind not in SAFETENSORS:
             raise UsageError(f"{path}: tensor {name!r} has dtype {kind}; expected one of {', '.join(SAFETENSORS)}")
         ours, numpy_type = SAFETENSORS[kind]
         want = int(np.prod(shape, dtype=object)) * np.dtype(numpy_type).itemsize
-        if not 0 <= start <= end <= len(body) or end - start != want:
+        if not start <= end <= len(body) or end - start != want:
             raise UsageError(f"{path}: tensor {name!r} has bytes {start} to {end} of {len(body)}; expected {want} bytes "
                              f"for {kind} {shape}")  # fmt: skip
         out[name] = (np.frombuffer(body[start:end], dtype=numpy_type).reshape(shape), ours)

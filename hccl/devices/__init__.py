@@ -16,6 +16,12 @@ def open_device(kind: str, params: SystemParams, **options: Any) -> Device:
     Raises:
         UsageError: no such kind. DeviceError: it cannot run here.
     """
+    if not isinstance(params, SystemParams):
+        raise UsageError(f"params is a {type(params).__name__}; expected spec.params.SystemParams, as config(name) gives")
+    known = {"golden": ("seed",), "rtl": ("seed", "stalls", "faults", "waves", "sim")}.get(kind) if isinstance(kind, str) else None
+    unknown = [o for o in options if known is not None and o not in known]
+    if unknown and known is not None:
+        raise UsageError(f"device {kind}: unknown option(s) {', '.join(unknown)}; expected {', '.join(known)}")
     if kind == "golden":
         from hccl.devices.golden import GoldenDevice
 

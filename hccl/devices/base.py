@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ class Device(ABC):
     def __init__(self, params: SystemParams):
         self.params = params
         self.psns = PsnSequence()
+        self.user: Any = None  # the communicator that has its queues
 
     @property
     def nodes(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from golden.chip.system import System, SystemFaulted, SystemStalled
 from hccl.devices.base import Bytes, Device
-from hccl.errors import DeviceFault, DeviceTimeout
+from hccl.errors import DeviceError, DeviceFault, DeviceTimeout, integer
 from spec.params import SystemParams
 
 
@@ -17,7 +17,14 @@ class GoldenDevice(Device):
 
     def __init__(self, params: SystemParams, *, seed: int | None = None):
         super().__init__(params)
-        self.system = System(params, seed=seed)
+        seed = None if seed is None else integer("seed", seed, 0)
+        self._system: System | None = System(params, seed=seed)
+
+    @property
+    def system(self) -> System:
+        if self._system is None:
+            raise DeviceError("device golden is closed; expected a new one")
+        return self._system
 
     def write_regs(self, writes: Iterable[tuple[int, str, int, int]]) -> None:
         for node, name, index, value in writes:
@@ -47,4 +54,4 @@ class GoldenDevice(Device):
         return None
 
     def close(self) -> None:
-        """Nothing to release: the system is memory of this process."""
+        self._system = None

@@ -53,7 +53,8 @@ class RtlDevice(Device):
     @property
     def cycles(self) -> int:
         """Clock cycles since reset."""
-        return int(self._service.cycles)
+        with self._calls() as service:
+            return int(service.cycles)
 
     def write_regs(self, writes: Iterable[tuple[int, str, int, int]]) -> None:
         with self._calls() as service:

@@ -57,10 +57,10 @@ def models(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> tuple[
     parts: list[Path] = []
     names: list[str] = []
     for name, block, prefix, public in (
-        (f"station{kind}", Station(p.replace(nodes=1), faults, gates), "Vstation", True),
-        (f"switch{p.nodes}{kind}", Switch(p.switch.replace(ports=p.nodes)), "Vswitch", False),
+        (f"station{kind}", lambda: Station(p.replace(nodes=1), faults, gates), "Vstation", True),
+        (f"switch{p.nodes}{kind}", lambda: Switch(p.switch.replace(ports=p.nodes)), "Vswitch", False),
     ):
-        e = emit(block, BUILD / "rtl", sunk=True)
+        e = emit(block(), BUILD / "rtl", sunk=True)
         text = e.verilog.read_text()
         banks = bank_modules(text) if public else []
         vlt = control_file({m: ["mem"] for m in banks}, e.shared) + watched(text)

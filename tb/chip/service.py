@@ -54,12 +54,16 @@ class SimService:
         self, params: SystemParams, *, seed: int = 0, stalls: float = 0.0, faults: dict[str, float] | None = None,
         waves: str | None = None, sim: str = "verilator",
     ):
+        if not isinstance(faults or {}, dict):
+            raise ValueError(f"faults = {faults!r}; expected a probability by kind ({', '.join(KINDS)})")
+        if not isinstance(seed, int):
+            raise ValueError(f"seed = {seed!r}; expected an integer")
         faults = {k: v for k, v in (faults or {}).items() if v}
         for kind, p in (*faults.items(), ("stalls", stalls)):
             if kind != "stalls" and kind not in KINDS:
                 raise ValueError(f"unknown fault {kind!r}; known: {', '.join(KINDS)}")
-            if not 0 <= p < 1:
-                raise ValueError(f"probability of {kind} = {p}; expected 0 <= p < 1")
+            if not isinstance(p, int | float) or not 0 <= p < 1:
+                raise ValueError(f"probability of {kind} = {p!r}; expected 0 <= p < 1")
         if sim != "verilator":
             raise ValueError(f"whole systems run on verilator; got simulator {sim!r}")
         self.params = params
@@ -67,8 +71,12 @@ class SimService:
         pins = {"stall": int(stalls * 65536), "seed": seed & 0xFFFFFFFF, **dict.fromkeys(FAULTS, 0)}
         pins.update({KINDS[k]: max(1, int(v * 65536)) for k, v in faults.items()})
         trace = Path(waves).resolve() if waves else None
-        if trace:
-            trace.parent.mkdir(parents=True, exist_ok=True)
+        if trace:  # now, not after everything was compiled
+            try:
+                trace.parent.mkdir(parents=True, exist_ok=True)
+                trace.open("ab").close()
+            except OSError as e:
+                raise ValueError(f"waves: {trace}: {e.strerror or e}") from None
         self._system: Executor | None = Executor(params, faults=bool(faults), gates=stalls > 0, pins=pins, trace=trace)
 
     @property

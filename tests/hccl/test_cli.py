@@ -75,6 +75,13 @@ def test_plan_and_prove(tmp_path: Path) -> None:
         (["run", "all_reduce", "--json", "/nowhere/x"], "/nowhere/x: No such file"),
         (["plan", "all_reduce", "--bytes", "1023"], "--bytes 1023 is not a multiple of 4"),
         (["prove", "/nowhere/p.json"], "/nowhere/p.json: No such file"),
+        (["prove", "/dev/null"], "/dev/null: not JSON"),
+        (["run", "all_reduce", "--count", "999999999999"], "--count 999999999999: 3999999999996 bytes of float32 on every rank; expected at most"),
+        (["run", "all_reduce", "--output", ""], "--output ''; expected the name of a file"),
+        (["run", "all_reduce", "--input", " "], "--input ' '; expected the name of a file"),
+        (["run", "all_reduce", "--input", "/tmp/{rank}.npy/x.npy"], "/tmp/0.npy/x.npy: no such file"),
+        (["run", "all_reduce", "--device", "rtl", "--waves", "/tmp"], "waves: /tmp: Is a directory"),
+        (["run", "all_reduce", "--device", "rtl", "--stalls", "1"], "probability of stalls = 1.0; expected 0 <= p < 1"),
     ],
 )
 def test_errors_are_one_line(args: list[str], match: str) -> None:
@@ -90,7 +97,7 @@ def test_a_missing_simulator_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.exit_code == 1 and result.stderr.startswith("error: device rtl is not available")
 
 
-def test_wrong_bits_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_bits_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = cli.ring_all_reduce
 
     def wrong(*args):
@@ -99,12 +106,38 @@ def test_wrong_bits_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         return out
 
     monkeypatch.setattr(cli, "ring_all_reduce", wrong)
-    result = runner.invoke(cli.app, ["run", "all_reduce", "--count", "16", "--check"])
+    result = runner.invoke(cli.app, ["run", "all_reduce", "--count", "16", "--check", "--output", str(tmp_path / "x.npz")])
+    assert not list(tmp_path.iterdir())  # no file of wrong results
     assert result.exit_code == 1 and "differ" in result.stdout and "rank 0 element 2" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["no/x.npz", "x.npz/y.npy", "folder.npz", "x.txt", "x"])
+@pytest.mark.parametrize("option", ["--output", "--json"])
+def test_a_file_that_cannot_be_written_is_found_before_the_run(option: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if option == "--json" and name.startswith("x") and "/" not in name:
+        return  # JSON goes to a file of any name
+    (tmp_path / "x.npz").write_bytes(b"kept")
+    (tmp_path / "folder.npz").mkdir()
+    monkeypatch.setattr(cli, "_collective", None)
+    result = runner.invoke(cli.app, ["run", "all_reduce", "--count", "4", option, str(tmp_path / name)])
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 1 and not result.stdout and line.startswith(f"error: {tmp_path / name}: ")
+    assert (tmp_path / "x.npz").read_bytes() == b"kept" and len(list(tmp_path.iterdir())) == 2
+
+
+def test_out_of_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "_collective", full)
+    result = runner.invoke(cli.app, ["run", "all_reduce"])
+    assert result.exit_code == 1 and result.stderr == "error: the data does not fit in the memory of this computer\n"
+
+
 def test_usage_errors_exit_with_2() -> None:
-    assert runner.invoke(cli.app, ["run", "all_reduce", "--ranks", "0"]).exit_code == 2
+    for option, value in (("--ranks", "0"), ("--ranks", "-1"), ("--ranks", "300"), ("--count", "-1"), ("--deadline", "0"), ("--seed", "-1")):
+        result = runner.invoke(cli.app, ["run", "all_reduce", option, value])
+        assert result.exit_code == 2 and option in result.stderr and "Traceback" not in result.stderr
     assert runner.invoke(cli.app, ["run"]).exit_code == 2
 
 

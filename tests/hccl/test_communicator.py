@@ -1,8 +1,11 @@
 """The communicator's contract: groups, mismatches, buffers, deadlines, errors, results."""
 from __future__ import annotations
 
+import re
+import shutil
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,7 +130,7 @@ def test_usage(comm: Communicator) -> None:
     read_only.flags.writeable = False
     cases = [
         (lambda: comm.rank(0).all_reduce(a), "outside a group"),
-        (lambda: comm.rank(3), "rank 3; expected 0 to 2"),
+        (lambda: comm.rank(3), "rank = 3; expected an integer from 0 to 2"),
         (lambda: comm.all_reduce([a, b, [1.0]]), "rank 2: all_reduce: sendbuf: list is not an array"),
         (lambda: comm.all_reduce([v > 0 for v in (a, b, c)]), "element type bool is not supported"),
         (lambda: comm.all_reduce([v.astype(np.int8) for v in (a, b, c)]), "element type int8 is not supported"),
@@ -142,7 +145,24 @@ def test_usage(comm: Communicator) -> None:
         (lambda: comm.all_reduce([a, b, c], [v.astype(np.float16) for v in (a, b, c)]), "recvbuf"),
         (lambda: comm.all_reduce([a[:4], b[:4], c[:4]], [a[2:6], b[2:6], c[2:6]]), "overlaps"),
         (lambda: comm.all_reduce([read_only, b, c], in_place=True), "read-only"),
-        (lambda: Communicator(comm.device, 4), "nranks = 4: the device has 3 nodes"),
+        (lambda: comm.all_reduce([np.array([None])] * 3), "element type object is not supported"),
+        (lambda: comm.all_reduce([np.ma.masked_array(v, v > 1) for v in (a, b, c)]), "a masked array, whose mask would be lost"),
+        (lambda: comm.all_reduce([a, b, c], [np.lib.stride_tricks.as_strided(np.zeros(9, np.float32), (8,), (2,)) for _ in range(3)]),
+         "elements of the array for the result overlap"),
+        (lambda: comm.all_reduce([a, b, c], dtype=["float32"]), "dtype .'float32'. is not supported"),
+        (lambda: comm.all_reduce(None), "sendbufs is a NoneType; expected one array per rank, in a list"),
+        (lambda: comm.all_reduce([a, b, c], 5), "recvbufs is a int; expected one array per rank"),
+        *((lambda d=d: comm.all_reduce([a, b, c], deadline=d), "deadline = .*; expected an integer of at least 1") for d in (0, -1, 1.5, "x", True)),
+        (lambda: Communicator(comm.device, deadline=0), "deadline = 0; expected an integer of at least 1"),
+        (lambda: comm.group(deadline="1"), "deadline = '1'; expected an integer"),
+        (lambda: comm.rank(1.5), "rank = 1.5; expected an integer from 0 to 2"),
+        *((lambda n=n: Communicator(comm.device, n), "a device of 3 nodes: nranks = .*; expected an integer from 1 to 3")
+          for n in (0, -1, 4, 17, 300, 1.5, "2", True)),
+        (lambda: open_device(None, TINY), "device None is not known"),
+        (lambda: open_device("golden", "tiny"), "params is a str; expected spec.params.SystemParams"),
+        (lambda: open_device("golden", TINY, stalls=0.1), r"device golden: unknown option\(s\) stalls; expected seed"),
+        (lambda: open_device("rtl", TINY, stall=0.1), r"device rtl: unknown option\(s\) stall; expected seed, stalls, faults, waves, sim"),
+        (lambda: open_device("golden", TINY, seed="x"), "seed = 'x'; expected an integer of at least 0"),
     ]
     for call, match in cases:
         with pytest.raises(UsageError, match=match):
@@ -202,11 +222,75 @@ def test_a_lost_region_is_named(comm: Communicator, monkeypatch: pytest.MonkeyPa
 def test_close_and_reopen(comm: Communicator) -> None:
     with comm:
         comm.all_reduce(vectors())
-    with pytest.raises(CollectiveError, match="closed"):
-        comm.all_reduce(vectors())
+    comm.close()
+    for call in (lambda: comm.all_reduce(vectors()), lambda: in_group(comm, *(((v,), {}) for v in vectors()))):
+        with pytest.raises(CollectiveError, match="the communicator was closed; expected a new one"):
+            call()
     for _ in range(3):
         with Communicator(comm.device, 2) as c:
             c.all_reduce(vectors(2, 999))
+
+
+def test_a_device_serves_one_communicator(comm: Communicator) -> None:
+    comm.all_reduce(vectors(count=3000))
+    with Communicator(comm.device) as later:
+        later.all_reduce(vectors())
+        with pytest.raises(CollectiveError, match="the communicator gave its device to one that was opened later; expected a new one"):
+            comm.all_reduce(vectors())
+        comm.close()  # takes nothing from the later one
+        x = vectors(count=999)
+        assert (later.all_reduce(x).outputs[1] == total(x)).all()
+    assert not any(comm.device.read_reg(r, "mr_size", i) for r in range(3) for i in range(16))
+
+
+def test_a_closed_device(comm: Communicator) -> None:
+    for _ in range(2):
+        comm.device.close()
+    for call in (lambda: comm.all_reduce(vectors()), lambda: Communicator(comm.device)):
+        with pytest.raises(DeviceError, match="device golden is closed; expected a new one"):
+            call()
+    comm.close()
+
+
+def test_arrays_of_no_dimension(comm: Communicator) -> None:
+    x = [np.array(r + 1, np.float32) for r in range(3)]
+    assert [o.shape for o in comm.all_reduce(x).outputs] == [()] * 3 and comm.all_reduce(x, in_place=True).outputs[1] is x[1]
+    assert [float(v) for v in x] == [6] * 3
+
+
+@pytest.mark.parametrize("kw,match", [
+    ({"stalls": 1.0}, "probability of stalls = 1.0; expected 0 <= p < 1"), ({"stalls": "a"}, "probability of stalls = 'a'"),
+    ({"stalls": float("nan")}, "probability of stalls = nan"), ({"faults": {"loss": 0.1}}, "unknown fault 'loss'; known: drop, dup"),
+    ({"faults": {"drop": "a"}}, "probability of drop = 'a'"), ({"faults": ["drop"]}, "expected a probability by kind"),
+    ({"seed": 1.5}, "seed = 1.5; expected an integer"), ({"sim": "icarus"}, "got simulator 'icarus'"),
+    ({"waves": "/dev/null/x.fst"}, "waves: /dev/null/x.fst: File exists"), ({"waves": "/tmp"}, "waves: /tmp: Is a directory"),
+])  # fmt: skip
+def test_rtl_options(kw: dict, match: str) -> None:
+    """Refused before anything is built."""
+    with pytest.raises(DeviceError, match=f"device rtl did not start: .*{match}"):
+        open_device("rtl", TINY, **kw)
+
+
+@pytest.mark.parametrize("hidden", ["g++", "perl", "verilator"])
+def test_rtl_without_its_tools(hidden: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tb.chip import executor
+    from tb.lib import simulators
+
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, *a, **k: None if name == hidden else which(name, *a, **k))
+    simulators.verilator_root.cache_clear()
+    if hidden == "verilator":
+        monkeypatch.setitem(sys.modules, "verilator", None)
+    monkeypatch.setattr(simulators, "BUILD", tmp_path)
+    builds = {  # the step of a build that needs it, without the minute that emission takes before
+        "g++": lambda *a, **k: simulators.runtime(simulators.Options()),
+        "perl": lambda *a, **k: simulators.translate("top", [], "", simulators.Options(), tmp_path),
+        "verilator": lambda *a, **k: simulators.runtime(simulators.Options()),
+    }
+    monkeypatch.setattr(executor, "library", builds[hidden])
+    with pytest.raises(DeviceError, match=f"device rtl did not start: .*{re.escape(hidden)}.*not (found|installed)") as e:
+        open_device("rtl", TINY)
+    assert "\n" not in str(e.value)
 
 
 # -- rtl client -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Files of vectors: three layouts, conversions that round once, and every refusal."""
 from __future__ import annotations
 
+import errno
 import json
 import struct
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from hccl.errors import UsageError
-from hccl.io import convert, read_ranks, write_ranks
+from hccl.io import convert, read_ranks, write_ranks, write_whole
 
 
 def safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray]], *, change=None) -> Path:
@@ -65,6 +66,59 @@ def test_write_and_read(tmp_path: Path) -> None:
         write_ranks(tmp_path / "no" / "x.npy", X)
 
 
+def test_a_file_is_written_whole_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "x.npz", tmp_path / "link.npz"
+    write_ranks(path, X)
+    before = path.read_bytes()
+    link.symlink_to(path)
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as f:
+            f.write(data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as m, pytest.raises(UsageError, match="x.npz: No space left on device"):
+        m.setattr(Path, "write_bytes", full)
+        write_ranks(path, X[:1])
+    assert path.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["link.npz", "x.npz"]
+    write_ranks(link, X[:2])
+    assert link.is_symlink() and same(read_ranks(path, 2)[0], X[:2])
+    write_whole("/dev/null", b"x")
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "packed.npz", "safetensors"])
+def test_damaged_files(suffix: str, tmp_path: Path) -> None:
+    """Bytes changed, cut off or put in: arrays, or a refusal that names the file; never another error."""
+    whole, path, rng = tmp_path / f"whole.{suffix}", tmp_path / f"x.{suffix}", np.random.default_rng(7)
+    arrays = {f"rank{r}": x for r, x in enumerate(X)}
+    if suffix == "npy":
+        np.save(whole, np.stack(X))
+    elif suffix == "safetensors":
+        save_file(arrays, whole)
+    else:
+        (np.savez if suffix == "npz" else np.savez_compressed)(whole, **arrays)
+    raw, refused = whole.read_bytes(), 0
+    for _ in range(400):
+        data, at = bytearray(raw), int(rng.integers(len(raw)))
+        kind = rng.integers(4)
+        if kind == 0:
+            del data[at:]
+        elif kind == 1:
+            data[at:at] = rng.bytes(int(rng.integers(1, 9)))
+        else:
+            for i in rng.integers(min(len(raw), 200 if kind == 2 else len(raw)), size=int(rng.integers(1, 4))):
+                data[i] ^= 1 << rng.integers(8)
+        path.write_bytes(data)
+        try:
+            got, _ = read_ranks(path, 3)
+            assert len(got) == 3
+        except UsageError as e:
+            assert str(e).startswith(str(path)) and "\n" not in str(e)
+            refused += 1
+    assert refused > 100
+
+
 def test_bfloat16_comes_in_three_ways(tmp_path: Path) -> None:
     bits = [np.array([0x3F80, 0x7FC1, 0x0001], np.uint16)] * 2
     np.savez(tmp_path / "u.npz", rank0=bits[0], rank1=bits[1])
@@ -100,6 +154,12 @@ def test_conversions_round_once() -> None:
     [
         ("none.npy", {}, "none.npy: no such file"),
         ("f{rank}.npy", {}, "f0.npy: no such file"),
+        ("folder.npz", {}, "folder.npz: is not a file"),
+        ("empty.npy", {}, "not a whole .npy file"),
+        ("empty.npz", {}, "not a whole .npz file"),
+        ("empty.safetensors", {}, "0 bytes; expected an 8-byte header"),
+        ("offset.safetensors", {}, "lacks dtype, shape or data_offsets"),
+        ("shape.safetensors", {}, "lacks dtype, shape or data_offsets"),
         ("x.csv", {}, r"cannot read .csv; expected .npy, .npz, .safetensors"),
         ("two.npy", {}, "data of 2 ranks; expected at least 3"),
         ("flat.npy", {}, r"one array of shape \(6,\); expected \[ranks, count\]"),
@@ -143,9 +203,14 @@ def test_refusals(tmp_path: Path, name: str, kw: dict, match: str) -> None:
     (tmp_path / "short.safetensors").write_bytes(b"abc")
     (tmp_path / "header.safetensors").write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
     (tmp_path / "json.safetensors").write_bytes(struct.pack("<Q", 2) + b"{]")
+    (tmp_path / "folder.npz").mkdir()
+    for suffix in ("npy", "npz", "safetensors"):
+        (tmp_path / f"empty.{suffix}").touch()
     tensors = {k: ("F32", x) for k, x in zip(keys, X, strict=True)}
     safetensors(tmp_path / "kind.safetensors", tensors, change=lambda h: h["rank0"].update(dtype="F8_E4M3"))
     safetensors(tmp_path / "size.safetensors", tensors, change=lambda h: h["rank0"].update(shape=[7]))
+    safetensors(tmp_path / "offset.safetensors", tensors, change=lambda h: h["rank1"].update(data_offsets=["a", 9]))
+    safetensors(tmp_path / "shape.safetensors", tensors, change=lambda h: h["rank1"].update(shape=[-6]))
     safetensors(tmp_path / "keys.safetensors", tensors, change=lambda h: h["rank0"].pop("shape"))
     with pytest.raises(UsageError, match=match):
         read_ranks(tmp_path / name, 3, **kw)
