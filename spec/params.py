@@ -29,6 +29,8 @@ class Params:
 
     @classmethod
     def from_dict(cls: type[T], data: dict[str, Any]) -> T:
+        if not isinstance(data, dict):
+            raise ValueError(f"{cls.__name__}: {data!r}; expected an object of names and values")
         known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
         unknown = sorted(set(data) - set(known))
         if unknown:

@@ -16,7 +16,7 @@ from rtl.chip.system import SEED_STEP
 from rtl.emit import emit
 from rtl.net.switch import Switch
 from spec.params import SystemParams
-from tb.lib.simulators import BUILD, Options, built, compile_unit, control_file, link, runtime, translate, wave_format
+from tb.lib.simulators import BUILD, MissingTool, Options, available, built, compile_unit, control_file, link, runtime, translate, wave_format
 
 SOURCE = Path(__file__).with_name("executor.cpp")
 
@@ -52,6 +52,9 @@ def models(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> tuple[
     Raises:
         MissingTool, BuildError.
     """
+    reason = available("verilator")  # before the work of emission
+    if reason:
+        raise MissingTool(reason)
     o = Options(waves=wave_format() if waves else False, cocotb=False, timing=False, vpi=False)
     kind = ("-faults" if faults else "") + ("-gates" if gates else "") + ("-waves" if waves else "")
     parts: list[Path] = []

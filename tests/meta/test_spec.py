@@ -127,6 +127,12 @@ def test_params_refuse_a_value_where_a_group_belongs(value):
         params.SystemParams.from_dict({"node": value})
 
 
+@pytest.mark.parametrize("text", ["[1]", "3", "null", '"tiny"'])
+def test_params_refuse_json_that_is_no_object(text):
+    with pytest.raises(ValueError, match="SystemParams: .*expected an object"):
+        params.SystemParams.from_json(text)
+
+
 def test_params_refuse_an_object_where_a_number_belongs():
     with pytest.raises(ValueError, match="nodes"):
         params.SystemParams.from_dict({"nodes": {"n": 4}})
