@@ -16,7 +16,19 @@ from rtl.chip.system import SEED_STEP
 from rtl.emit import emit
 from rtl.net.switch import Switch
 from spec.params import SystemParams
-from tb.lib.simulators import BUILD, MissingTool, Options, available, built, compile_unit, control_file, link, runtime, translate, wave_format
+from tb.lib.simulators import (
+    BUILD,
+    MissingTool,
+    Options,
+    available,
+    built,
+    compile_unit,
+    control_file,
+    link,
+    runtime,
+    translate,
+    wave_format,
+)
 
 SOURCE = Path(__file__).with_name("executor.cpp")
 
