@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.installed
 BLOCK  ?=
 SEED   ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+unexport PYTHONDONTWRITEBYTECODE  # every simulation starts a Python: without bytecode each would compile all it imports
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-system sim test test-long waves bench lint clean
