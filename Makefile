@@ -33,10 +33,10 @@ sim: $(STAMP)  ## main job: every block against golden, then the all-reduce (BLO
 	@$(PY) -m bench.sim $(if $(BLOCK),--block $(BLOCK)) --seed $(SEED) $(if $(filter 1,$(WAVES)),--waves)
 
 test: $(STAMP)  ## fast tier, what CI runs
-	@$(PY) -m pytest -n 2 --dist worksteal -m 'not long'
+	@$(PY) -m pytest -rs -n 2 --dist worksteal -m 'not long'
 
 test-long: $(STAMP)  ## long tier
-	@$(PY) -m pytest -n 2 --dist worksteal -m long
+	@$(PY) -m pytest -rs -n 2 --dist worksteal -m long
 
 waves: $(STAMP)  ## FST, grouped .gtkw and a picture (BLOCK=name; default nmc)
 	@$(PY) -m tb.waves --block $(or $(BLOCK),nmc) --seed $(SEED)
