@@ -369,6 +369,45 @@ async def test_read_errors(dut):
 
 
 @cocotb.test()
+async def test_errors_of_before(dut):
+    """Memory's error for a packet of an old connection, read or written, does nothing to the one opened since on the same queue pair."""
+    r = await start(dut)
+    b = r.b
+
+    async def reopen() -> None:
+        await b.wait_cycles(60)  # the access is under way; its answer comes after the new connection
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+
+    for receive in (False, True):
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        r.memory.error(0x5000, 0x5040, 2)
+        r.memory.latency = 300
+        if receive:
+            await r.run([request(RECV, 1, 0x5000, 64, 1)])
+        r.load([] if receive else [request(SEND, 1, 0x5000, 64, 1)], message(bytes(64), 0, r.p.mtu, qp=1, src=PEER) if receive else [])
+        b.sink("done").expect(1)
+        b.sink("tx_meta").expect(0, exact=not receive)  # a packet may be acknowledged before it is in memory
+        await b.begin(settle=500)
+        await reopen()
+        await b.finish(20000)
+        # the message had been received whole: what its write came to is its status
+        assert statuses(r.done()) == [Status.MEM_ERR if receive else Status.WR_FLUSH_ERR]
+        assert (r.memory.writes if receive else r.memory.reads) == 1, "the access did not happen"
+        assert await r.state(1) == QpState.RTS, "an error of the old connection ended the new one"
+        r.memory.error(0, 0)
+        r.memory.latency = 20
+        if receive:
+            await r.run([request(RECV, 1, 0x5000, 8, 2)])
+            await r.run([], message(b"newcomer", 0, r.p.mtu, qp=1, src=PEER), done=1, sent=1)
+            assert statuses(r.done()) == [Status.SUCCESS] and r.memory.read(0x5000, 8).tobytes() == b"newcomer"
+        else:
+            await r.run([request(SEND, 1, 0x5000, 64, 2)], sent=1, data=1)
+            await r.run([], [ack(0, qp=1, src=PEER)], done=1)
+            assert statuses(r.done()) == [Status.SUCCESS]
+        b.cover("received" if receive else "sent")
+
+
+@cocotb.test()
 async def test_write_errors(dut):
     """The RECV names the first packet whose write failed, also when only one of its bursts did, with SLVERR and DECERR; the next RECV is right."""
     r = await start(dut)
