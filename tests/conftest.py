@@ -26,9 +26,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
                 rows[name]["seconds"] += getattr(report, "duration", 0.0)
     if not rows:
         return
-    from bench import report as reports_folder
     from rich.console import Console
     from rich.table import Table
+
+    from bench import report as reports_folder
 
     table = Table(title="long tier", title_justify="left")
     columns = ("passed", "failed", "error", "skipped")
