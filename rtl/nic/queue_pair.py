@@ -14,7 +14,7 @@ entries and one of `rq_depth` receive entries, all in memories indexed by QP: a 
 
 Rules
     1. Writes of state and PSN wait in a queue and are applied in order, each at a moment when no event of any QP is half done.
-       A read that finds its write still waiting sees the written value.
+       A read that finds its write, the newest of all, waiting or being applied sees the written value.
     2. Peer numbers are stored at the write.
 
 Latency: a write is applied 2 cycles after it when both engines are idle; an engine event takes at most 4 cycles plus the time for
@@ -154,6 +154,11 @@ class QpRegisters(Block):
             self.go.eq(self.hold & self.requester_idle & self.responder_idle),
             queue.r_en.eq(self.go),
         ]
+        applying = Signal()  # the engines have taken a write and not yet told its outcome
+        with m.If(self.go):
+            m.d.sync += applying.eq(1)
+        with m.Elif(self.requester_idle & self.responder_idle):
+            m.d.sync += applying.eq(0)
 
         for what, name in enumerate(COMMANDS):
             port, now = getattr(self, name), getattr(self, f"{name.removeprefix('qp_')}_now")
@@ -165,6 +170,6 @@ class QpRegisters(Block):
                 write.addr.eq(now.qp), write.data.eq(now.value), write.en.eq(now.write),
                 read.addr.eq(port.index), port.rdata.eq(read.data),
             ]
-            with m.If(queue.r_rdy & (newest.what == what) & (newest.qp == port.index[:q])):
+            with m.If((queue.r_rdy | applying) & (newest.what == what) & (newest.qp == port.index[:q])):
                 m.d.comb += port.rdata.eq(newest.data)
         return m

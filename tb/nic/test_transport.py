@@ -634,6 +634,28 @@ async def test_close_reopen(dut):
 
 
 @cocotb.test()
+async def test_state_reads(dut):
+    """qp_state reads as written from the write on, however long the flush that the write begins takes."""
+    r = await start(dut)
+    pin = r.b.pin
+    for state in (QpState.RESET, QpState.ERR):
+        for recvs in (0, 1, 8):
+            await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+            await r.run([request(RECV, 1, BASE, 8, i) for i in range(recvs)])
+            seen = []
+
+            async def write(state=state, seen=seen):
+                await r.reg("qp_state", 1, state, gap=0)
+                for _ in range(60):
+                    await r.b.wait_cycles(1)
+                    seen.append(int(pin("qp_state__rdata").value))
+
+            await r.run([], done=recvs, act=write)
+            assert statuses(r.done()) == [Status.WR_FLUSH_ERR] * recvs
+            assert set(seen) == {state}, f"{state.name} with {recvs} RECVs: reads {seen}"
+
+
+@cocotb.test()
 async def test_rates(dut):
     """Line rate both ways at once, from and to unaligned memory; latency from request to first packet."""
     r = await start(dut)
