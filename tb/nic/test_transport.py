@@ -656,6 +656,23 @@ async def test_state_reads(dut):
 
 
 @cocotb.test()
+async def test_open_under_load(dut):
+    """Writes of state and PSN take effect in both engines while packets and ACKs keep them busy."""
+    r = await start(dut)
+    for k in range(8):
+        noise = [ack(0, qp=1, src=PEER + 1 if i % 3 else PEER) for i in range(100 + k)]  # the responder drops or hands on each
+        await r.run([], noise, act=lambda k=k: r.open(2, dest_qp=PEER_QP + 2, dest_node=PEER, sq_psn=k, rq_psn=k + 9))
+        packet = message(b"x", k + 9, r.p.mtu, qp=2, src=PEER)
+        await r.run([request(RECV, 2, BASE, 8, 1), request(SEND, 2, BASE, 8, 2)], [], sent=1, data=1)
+        assert r.sent()[0][0]["psn"] == k
+        await r.run([], [*packet, ack(k, qp=2, src=PEER)], done=2, sent=1)
+        assert statuses(r.done()) == [Status.SUCCESS] * 2
+        await r.run([], noise, act=lambda: r.reg("qp_state", 2, QpState.ERR))
+        await r.run([request(RECV, 2, BASE, 8, 1), request(SEND, 2, BASE, 8, 2)], done=2)
+        assert statuses(r.done()) == [Status.WR_FLUSH_ERR] * 2
+
+
+@cocotb.test()
 async def test_rates(dut):
     """Line rate both ways at once, from and to unaligned memory; latency from request to first packet."""
     r = await start(dut)
