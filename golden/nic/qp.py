@@ -4,12 +4,13 @@ Rules (packet by packet in `golden.nic.transport`; both end alike):
 
 1. Messages of a queue pair are carried out in the order posted. A step takes the oldest from source to destination.
 2. Posting: SEND and WRITE need RTS (SQD holds them), RECV needs INIT, RTR, RTS or SQD, else LOC_QP_OP_ERR; on ERR
-   WR_FLUSH_ERR; a queue pair number that does not exist LOC_QP_OP_ERR. A RECV's region is checked for its whole
-   length (LOC_PROT_ERR).
+   WR_FLUSH_ERR; a queue pair number that does not exist LOC_QP_OP_ERR. A RECV is checked when posted, its region for the
+   whole length (more than 2^31 bytes LOC_LEN_ERR, else LOC_PROT_ERR); a bad one ends when all before it are done.
 3. Of a message whose turn it is, refused before anything is sent: READ, and WRITE_IMM without `immediate`,
    LOC_QP_OP_ERR; more than 2^31 bytes LOC_LEN_ERR; outside its region LOC_PROT_ERR; outside memory MEM_ERR.
 4. A message waits while the peer's queue pair is not receiving (RTR, RTS, SQD), names another node, or expects
-   earlier PSNs: RETRY_EXC_ERR when it is given up (`expire`). It waits while the peer has no RECV for it: RNR_RETRY_EXC_ERR.
+   earlier PSNs: RETRY_EXC_ERR when it is given up (`expire`). It waits while the peer has no RECV for it: RNR_RETRY_EXC_ERR
+   (this model counts no retries: also where `rnr_retries` is 7, with which hardware would wait on).
    PSNs the peer has had already are acknowledged without effect.
 5. SEND fills the oldest RECV. WRITE's whole range is checked before its first byte is written; SEND's packet by
    packet:
@@ -18,12 +19,12 @@ Rules (packet by packet in `golden.nic.transport`; both end alike):
    receiver finds                        RECV ends in       sender ends in
    ====================================  =================  =========================
    message longer than the RECV          LOC_LEN_ERR        REM_INV_REQ_ERR, info 0x61
-   RECV outside memory                   MEM_ERR            REM_OP_ERR, info 0x63
+   RECV outside memory                   MEM_ERR, info: a   REM_OP_ERR, info 0x63
    WRITE not allowed by rkey             --                 REM_ACCESS_ERR, info 0x62
    WRITE outside memory                  --                 REM_OP_ERR, info 0x63
    ====================================  =================  =========================
 
-   The whole packets before the failing one are in memory.
+   a: the address of the packet that failed. The whole packets before it are in memory; of its own bytes nothing is said.
 6. A queue pair with an error goes to ERR at either end; everything left in its queues ends in WR_FLUSH_ERR, as it
    does when software writes ERR or RESET. Only RESET leaves ERR; it makes both PSNs 0.
 """
@@ -55,6 +56,7 @@ class QueuePair:
         self.dest_qp = self.dest_node = self.sq_psn = self.rq_psn = 0
         self.sq: deque[Work] = deque()
         self.rq: deque[Work] = deque()
+        self.bad: dict[int, tuple[Status, int]] = {}  # RECVs that will end in an error: id -> status, info
         self.blocked = ""  # why the oldest message does not move
         self.expiry = Status.SUCCESS  # what it ends in when that lasts
 
@@ -98,12 +100,22 @@ class Nic:
             self.active[number] = qp
             return None
         w = work.wqe
-        try:
-            self.regions.check(w["lkey"], w["addr_d"], w["length"], Access.LOCAL_WRITE, Status.LOC_PROT_ERR)
-        except AccessError as e:
-            return self.fail(qp, work, e.status, e.address)
         qp.rq.append(work)
+        try:
+            if w["length"] > MAX_MESSAGE:
+                qp.bad[id(work)] = (Status.LOC_LEN_ERR, 0)
+            else:
+                self.regions.check(w["lkey"], w["addr_d"], w["length"], Access.LOCAL_WRITE, Status.LOC_PROT_ERR)
+        except AccessError as e:
+            qp.bad[id(work)] = (e.status, e.address)
+        self._look(qp)
         return None
+
+    def _look(self, qp: QueuePair) -> None:
+        """A bad RECV that is now the oldest ends, and the queue pair with it."""
+        if qp.rq and id(qp.rq[0]) in qp.bad:
+            status, info = qp.bad[id(qp.rq[0])]
+            self.fail(qp, qp.rq[0], status, info)
 
     # -- control -----------------------------------------------------------------------------------------------------
 
@@ -131,6 +143,7 @@ class Nic:
         for q in (qp.sq, qp.rq):
             while q:
                 q.popleft().finish(Status.WR_FLUSH_ERR)
+        qp.bad.clear()
         self.active.pop(qp.number, None)
 
     # -- moving messages ---------------------------------------------------------------------------------------------
@@ -196,17 +209,17 @@ class Nic:
             r, capacity = recv.wqe, recv.wqe["length"]
             good, error = n, None
             if n > capacity:
-                good, error = capacity, (Status.LOC_LEN_ERR, Status.REM_INV_REQ_ERR, Syndrome.NAK_INVALID, 0)
+                good, error = capacity, (Status.LOC_LEN_ERR, Status.REM_INV_REQ_ERR, Syndrome.NAK_INVALID)
             try:
                 self.memory.check(r["addr_d"], n)
             except AccessError as e:
                 if error is None or (e.address - r["addr_d"]) // mtu < good // mtu:
                     good = e.address - r["addr_d"]
-                    error = (e.status, Status.REM_OP_ERR, Syndrome.NAK_OPERATIONAL, e.address)
+                    error = (e.status, Status.REM_OP_ERR, Syndrome.NAK_OPERATIONAL)
             if error is not None:
                 good -= good % mtu
                 self.memory.write(r["addr_d"], data[:good])
-                self.fail(qp, recv, error[0], error[3])
+                self.fail(qp, recv, error[0], r["addr_d"] + good if error[0] == Status.MEM_ERR else 0)
                 return error[1], error[2]
             self.memory.write(r["addr_d"], data)
         else:
@@ -225,6 +238,7 @@ class Nic:
         if recv is not None:
             qp.rq.popleft()
             recv.finish(byte_len=n, imm=w["imm"] if sent.op == Op.WRITE_IMM else 0)
+            self._look(qp)
         return Status.SUCCESS, 0
 
     def expire(self, status: Status) -> bool:

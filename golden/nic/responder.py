@@ -7,8 +7,9 @@
    ONLY inside a message, MIDDLE or LAST outside, or of another kind; FIRST and MIDDLE not of `mtu` bytes, LAST of 0
    or more than `mtu`, ONLY of more; a WRITE whose packets do not add up to its RETH length; a SEND longer than the
    RECV (which ends in LOC_LEN_ERR).
-8. WRITE's whole range is checked with its first packet (NAK_ACCESS; outside memory NAK_OPERATIONAL), a RECV's region
-   when it is posted (LOC_PROT_ERR), memory with each packet of a SEND (MEM_ERR, NAK_OPERATIONAL). A SEND's first
+8. WRITE's whole range is checked with its first packet (NAK_ACCESS; outside memory NAK_OPERATIONAL), a RECV's length and region
+   when it is posted (LOC_LEN_ERR, LOC_PROT_ERR; it ends so when all before it are done), memory with each packet of a SEND (MEM_ERR with
+   the packet's address, NAK_OPERATIONAL). A SEND's first
    packet and the last of a WRITE with immediate need a RECV, or get an RNR NAK and have no effect.
 9. After an error, or a NAK other than PSN and RNR, the queue pair is in error: its RECVs and messages are flushed,
    packets are dropped.
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from golden.mem.memory import AccessError, Memory, RegionTable
-from golden.nic.requester import MASK, Completion, Meta, Request
+from golden.nic.requester import MASK, MAX_MESSAGE, Completion, Meta, Request
 from spec.packet import HAS_IMM, PSN_BITS, Opcode, Syndrome
 from spec.params import NicParams
 from spec.registers import Access
@@ -70,6 +71,7 @@ class Responder:
 
     def __post_init__(self) -> None:
         self.recvs: deque[Request] = deque()
+        self.bad: dict[int, Completion] = {}  # RECVs that will end in an error, by id
         self.message: _Incoming | None = None
         self.nak_stands = False
 
@@ -77,13 +79,21 @@ class Responder:
         if self.failed:
             self.completions.append(Completion(tag=recv.tag, status=Status.WR_FLUSH_ERR))
             return
+        self.recvs.append(recv)
         try:
-            self.regions.check(recv.lkey, recv.laddr, recv.length, Access.LOCAL_WRITE, Status.LOC_PROT_ERR)
+            if recv.length > MAX_MESSAGE:
+                self.bad[id(recv)] = Completion(tag=recv.tag, status=Status.LOC_LEN_ERR)
+            else:
+                self.regions.check(recv.lkey, recv.laddr, recv.length, Access.LOCAL_WRITE, Status.LOC_PROT_ERR)
         except AccessError as e:
-            self.completions.append(Completion(tag=recv.tag, status=e.status, info=e.address))
+            self.bad[id(recv)] = Completion(tag=recv.tag, status=e.status, info=e.address)
+        self._look()
+
+    def _look(self) -> None:
+        """A bad RECV that is now the oldest ends, and the queue pair with it."""
+        if self.recvs and id(self.recvs[0]) in self.bad:
+            self.completions.append(self.bad[id(self.recvs.popleft())])
             self.fail()
-        else:
-            self.recvs.append(recv)
 
     def receive(self, meta: Meta, payload: bytes) -> Meta | None:
         """A request packet; the acknowledge packet it is answered with, or None."""
@@ -150,6 +160,7 @@ class Responder:
                 self.recvs.popleft()
                 imm = meta["imm"] if op in HAS_IMM else 0
                 self.completions.append(Completion(tag=message.recv.tag, status=Status.SUCCESS, byte_len=end, imm=imm))
+                self._look()
 
     def _begin(self, kind: Op, meta: Meta) -> _Incoming:
         if kind is Op.SEND:
@@ -180,7 +191,7 @@ class Responder:
         try:
             self.memory.check(at, n)
         except AccessError as e:
-            error = Completion(tag=recv.tag, status=e.status, info=e.address)
+            error = Completion(tag=recv.tag, status=e.status, info=at)
             raise _Refuse(Syndrome.NAK_OPERATIONAL, error) from None
 
     def fail(self) -> None:
