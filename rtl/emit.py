@@ -33,6 +33,7 @@ from typing import Any
 
 from amaranth.back import rtlil
 from amaranth.hdl import Fragment, Value
+from amaranth.hdl._ir import PortDirection
 from amaranth.lib.wiring import In
 
 import rtl.common.uninitialised  # noqa: F401  (initial values of memories as constants: conversion time)
@@ -90,7 +91,8 @@ def flat_ports(block: Any) -> list[tuple[str, Any, bool]]:
 
 
 def _convert(name: str, block: Block, platform: _Platform) -> str:
-    ports = {n: (Value.cast(v), None) for n, v, _ in flat_ports(block)}
+    # said, not inferred: an output that nothing drives holds its initial value, and is not taken for an input
+    ports = {n: (Value.cast(v), PortDirection.Input if i else PortDirection.Output) for n, v, i in flat_ports(block)}
     text, _ = rtlil.convert_fragment(Fragment.get(block, platform), ports=ports, name=name, emit_src=False)
     return text
 

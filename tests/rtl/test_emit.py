@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -146,6 +147,40 @@ def test_same_bytes_in_every_process(tmp_path: Path) -> None:
         texts.append([Path(p).read_bytes() for p in out] + [str(Path(p).relative_to(tmp_path / seed)) for p in out])
     assert texts[0] == texts[1]
     assert b"/work" not in texts[0][0] and str(ROOT).encode() not in texts[0][0]
+
+
+class Half(Block):
+    """One output of the two is driven."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": In(8), "b": In(8), "q": Out(8), "idle": Out(1, init=1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        m.d.comb += self.q.eq(self.a)
+        return m
+
+
+class Around(Block):
+    def __init__(self) -> None:
+        super().__init__({"a": In(8), "q": Out(8), "idle": Out(1)})
+
+    def elaborate(self, platform):
+        m = Module()
+        half = Half()
+        m.submodules.half = shared(half)
+        m.d.comb += [half.a.eq(self.a), self.q.eq(half.q), self.idle.eq(half.idle)]
+        return m
+
+
+def test_ports_keep_their_direction_whatever_uses_them(tmp_path: Path) -> None:
+    """An output that nothing drives is an output with its initial value, an input that nothing reads an input; in a shared part too."""
+    for block in (Half(), Around()):
+        text = emit(block, tmp_path / type(block).__name__).verilog.read_text()
+        for module in re.findall(r"(?s)module Half.*?endmodule", text):
+            assert re.search(r"output idle\s*;", module) and re.search(r"assign idle = 1'h1;", module), module
+            assert re.search(r"input \[7:0\] b\s*;", module), module
+        assert "Half" in text
 
 
 def test_sidecar_describes_the_module(tmp_path: Path) -> None:
