@@ -162,6 +162,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         names = a.block.split(",") if a.block else [n for n, plan in registry.blocks().items() if not plan.long]
         todo, left = jobs(names)
+        if not a.block:
+            by_name = [n for n, plan in registry.blocks().items() if plan.long]
+            left += [f"left out, by name or in the long tier: {', '.join(by_name)} (make sim BLOCK={by_name[0]})"] if by_name else []
         params = None if a.block else config("tiny").replace(nodes=RANKS)
         console.print(f"{len(todo)} block simulations, {os.cpu_count()} at a time")
         rows, done = run_all(todo, a.seed, a.waves, params, console)
@@ -179,10 +182,12 @@ def main(argv: list[str] | None = None) -> int:
         console.print(collective_table(done))
     for line in left:
         console.print(line)
-    path = report.write("sim", {"blocks": [{k: v for k, v in r.items() if k != "folder"} for r in rows], "collectives": done})
+    path = report.write("sim" if params else "sim-" + a.block.replace(",", "-"), {"blocks": [{k: v for k, v in r.items() if k != "folder"} for r in rows], "collectives": done})
     waves = [r["waves"] for r in rows if r.get("waves")]
     console.print(f"logs: {_short(BUILD / 'runs')}/<block>-<simulator>/sim.log   report: {_short(path)}   {time.perf_counter() - start:.0f} s")
     console.print("waves: " + (", ".join(_short(Path(w)) for w in waves) if waves else "make waves BLOCK=<block>, or WAVES=1 make sim BLOCK=<block>"))
+    passed = sum(r["passed"] == r["tests"] and r["tests"] > 0 for r in rows)
+    console.print(f"{passed} of {len(rows)} block simulations passed" + (f"; {sum(r['bits_equal'] for r in done)} of {len(done)} collectives equal golden bit for bit" if done else ""))
     ok = rows and all(r["passed"] == r["tests"] and r["tests"] for r in rows) and all(r["bits_equal"] for r in done)
     return 0 if ok else 1
 

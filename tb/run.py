@@ -5,7 +5,7 @@ import argparse
 import sys
 
 from tb.lib import registry, runner
-from tb.lib.simulators import BuildError, MissingTool
+from tb.lib.simulators import BuildError, MissingTool, available
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,6 +21,10 @@ def main(argv: list[str] | None = None) -> int:
         try:
             plan = registry.find(name)
             for sim in [a.sim] if a.sim else plan.simulators:
+                missing = available(sim)
+                if missing and sim != "verilator" and not a.sim and len(plan.simulators) > 1:
+                    print(f"left out, not passed: {name} on {sim} ({missing})")
+                    continue
                 out = runner.run(plan, sim, tests=a.test, seed=a.seed, waves=a.waves)
                 bad += report(out)
         except (MissingTool, BuildError, KeyError, ValueError) as e:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,8 @@ def models(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> tuple[
         banks = bank_modules(text) if public else []
         vlt = control_file({m: ["mem"] for m in banks}, e.shared) + watched(text)
 
-        def make(folder: Path, e=e, vlt=vlt, prefix=prefix) -> None:
+        def make(folder: Path, e=e, vlt=vlt, prefix=prefix, name=name) -> None:
+            print(f"building the simulated {name} (once; up to two minutes)", file=sys.stderr, flush=True)
             for obj in translate(e.top, [e.verilog], vlt, o, folder, prefix):
                 obj.with_suffix(".cpp").unlink()
             for f in (folder / "cpp").glob("*.cpp"):

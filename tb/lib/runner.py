@@ -19,7 +19,7 @@ from rtl.emit import Emitted, emit, write_atomic
 from tb.lib import top
 from tb.lib.ports import CYCLE, TopPort, describe
 from tb.lib.registry import BlockPlan
-from tb.lib.simulators import BUILD, Options, icarus, verilate, wave_format
+from tb.lib.simulators import BUILD, ROOT, Options, icarus, verilate, wave_format
 
 HDL = Path(__file__).parent / "hdl"
 DEFAULT_SEED = 1
@@ -188,4 +188,5 @@ def _read_results(path: Path, out: Outcome) -> None:
 
 
 def rerun_command(out: Outcome, test: str) -> str:
-    return f"python -m tb.run --block {out.block} --sim {out.sim} --test {test} --seed {out.seed}"
+    python = os.path.relpath(sys.executable) if Path(sys.executable).is_relative_to(ROOT) else sys.executable
+    return f"{python} -m tb.run --block {out.block} --sim {out.sim} --test {test} --seed {out.seed}"
