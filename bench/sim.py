@@ -23,7 +23,7 @@ from hccl.errors import HcclError
 from hccl.io import read_ranks
 from spec.params import SystemParams, config
 from tb.lib import registry, runner
-from tb.lib.simulators import BUILD, ROOT, BuildError, MissingTool, Options, available, runtime
+from tb.lib.simulators import BUILD, ROOT, BuildError, MissingTool, Options, available, require, runtime
 
 GRADIENTS = ROOT / "examples" / "data" / "gradients.npz"
 RANKS = 4
@@ -84,9 +84,7 @@ def run_all(
     rows: list[dict[str, Any]] = []
     done: list[dict[str, Any]] = []
     if any(s == "verilator" for _, s in todo) or params:
-        reason = available("verilator")
-        if reason:
-            raise MissingTool(reason)
+        require("verilator")
         runtime(Options(waves=waves))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         system = pool.submit(collectives, params) if params else None

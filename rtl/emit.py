@@ -99,31 +99,32 @@ def _convert(name: str, block: Block, platform: _Platform) -> str:
 
 def _closure(name: str, block: Block, cache: Path | None, done: dict[str, str]) -> None:
     """Fill `done` with the RTLIL of `block`, as module `name`, and of every shared block below it."""
-    if name in done:
+    if _take(name, _kept(name, block), cache, done):
+        block._MustUse__silence = True  # not elaborated: the kept text stands
         return
-    kept = cache / f"{name}-{_source_key(block, name, '')}.json" if cache else None
-    if kept and kept.exists():
-        known = json.loads(kept.read_text())
-        if all(child in done or _take(child, file, cache, done) for child, file in known["children"]):
-            done[name] = known["text"]
-            block._MustUse__silence = True  # not elaborated: the kept text stands
-            return
     platform = _Platform()
     done[name] = text = _convert(name, block, platform)
     for child, instance in platform.pending:
         _closure(child, instance, cache, done)
-    if kept and cache:
-        children = [(child, f"{child}-{_source_key(instance, child, '')}.json") for child, instance in platform.pending]
-        write_atomic(kept, lambda p: p.write_text(json.dumps({"text": text, "children": children})))
+    if cache:
+        children = [(child, _kept(child, instance)) for child, instance in platform.pending]
+        write_atomic(cache / _kept(name, block), lambda p: p.write_text(json.dumps({"text": text, "children": children})))
+
+
+def _kept(name: str, block: Block) -> str:
+    """Name of the file of a kept conversion."""
+    return f"{name}-{_source_key(block, name, '')}.json"
 
 
 def _take(name: str, file: str, cache: Path | None, done: dict[str, str]) -> bool:
-    """Fill `done` from a kept conversion and those it needs; False if one is not there."""
+    """Fill `done`, where `name` is missing, from a kept conversion and those it needs; False if one is not there."""
+    if name in done:
+        return True
     path = cache / file if cache else None
     if path is None or not path.exists():
         return False
     known = json.loads(path.read_text())
-    if not all(child in done or _take(child, f, cache, done) for child, f in known["children"]):
+    if not all(_take(child, f, cache, done) for child, f in known["children"]):
         return False
     done[name] = known["text"]
     return True

