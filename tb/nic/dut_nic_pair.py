@@ -2,7 +2,7 @@
 whole frames, NIC `a` on a wire of the bench."""
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Module, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out, connect, flipped
 
@@ -63,39 +63,26 @@ class NicPair(Block):
                     m.d.comb += inner.eq(outer) if member.flow is In else outer.eq(inner)
                 else:
                     connect(m, flipped(outer), inner)
-        for source, target in ("ab", "ba"):
-            way = source + target
+        ends = {}
+        for way in ("ab", "ba"):
             link, faults, loser = Link(self.link), Faults(), Loser()
             m.submodules += [shared(link), shared(faults), shared(loser)]
-            if source == "a":
-                self._either(m, nics["a"].link_tx, {1: self.wire_tx, 0: loser.i})
-            else:
-                connect(m, nics[source].link_tx, loser.i)
+            ends[way] = loser.i, faults.o
             connect(m, loser.o, link.i)
             connect(m, link.o, faults.i)
-            if target == "a":
-                self._from_either(m, {1: self.wire_rx, 0: faults.o}, nics["a"].link_rx)
-            else:
-                connect(m, faults.o, nics[target].link_rx)
             for p in FAULTS:
                 m.d.comb += getattr(faults, p).eq(getattr(self, f"{way}_{p}"))
             m.d.comb += [
                 faults.seed.eq(getattr(self, f"{way}_seed")), loser.at.eq(getattr(self, f"{way}_lose")),
                 getattr(self, f"{way}_lost").eq(faults.dropped),
             ]
+        (to_b, from_a), (to_a, from_b) = ends["ab"], ends["ba"]
+        connect(m, nics["b"].link_tx, to_a)
+        connect(m, from_a, nics["b"].link_rx)
+        with m.If(self.on_wire):
+            connect(m, nics["a"].link_tx, flipped(self.wire_tx))
+            connect(m, flipped(self.wire_rx), nics["a"].link_rx)
+        with m.Else():
+            connect(m, nics["a"].link_tx, to_b)
+            connect(m, from_b, nics["a"].link_rx)
         return m
-
-    def _either(self, m: Module, source, targets) -> None:
-        """`source` to the target that `on_wire` selects."""
-        for value, target in targets.items():
-            m.d.comb += [target.payload.eq(source.payload), target.valid.eq(source.valid & (self.on_wire == value))]
-        m.d.comb += source.ready.eq(Mux(self.on_wire, targets[1].ready, targets[0].ready))
-
-    def _from_either(self, m: Module, sources, target) -> None:
-        """The source that `on_wire` selects to `target`."""
-        for value, source in sources.items():
-            m.d.comb += source.ready.eq(target.ready & (self.on_wire == value))
-        m.d.comb += [
-            target.valid.eq(Mux(self.on_wire, sources[1].valid, sources[0].valid)),
-            target.payload.eq(Mux(self.on_wire, sources[1].payload, sources[0].payload)),
-        ]
