@@ -20,15 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from amaranth.back import rtlil
-from amaranth.hdl import Fragment, Value
+from amaranth.hdl import Value
 from rich.console import Console
 from rich.table import Table
 
 from bench.designs import MacArray, Rows
 from bench.measure import spent
 from rtl.common.block import Block
-from rtl.emit import SUNK_PASSES, YOSYS_PASSES, _yosys, flat_ports, to_rtlil
+from rtl.emit import SUNK_PASSES, YOSYS_PASSES, _convert, _yosys, flat_ports, to_rtlil
 from rtl.sink import sink
 from tb.lib.simulators import Options, compile_cpp, compile_unit, control_file, link, runtime, to_cpp
 
@@ -36,12 +35,6 @@ WAYS = ("amaranth", "flat", "shared", "sunk")
 STAGES = ("elaborate", "yosys", "verilator", "cxx")
 AMARANTH_PASSES = "proc -nomux -norom; memory_collect"
 OPTIONS = Options(cocotb=False, timing=False, vpi=False)
-
-
-def convert_flat(block: Block, top: str, emit_src: bool) -> str:
-    """RTLIL with every part elaborated where it stands."""
-    ports = {n: (Value.cast(v), None) for n, v, _ in flat_ports(block)}
-    return rtlil.convert_fragment(Fragment.get(block, None), ports=ports, name=top, emit_src=emit_src)[0]
 
 
 def driver(block: Block) -> str:
@@ -93,7 +86,7 @@ def build(make: Callable[[], Block], way: str, folder: Path, cycles: int) -> dic
     keep: tuple[str, ...] = ()
     with spent() as s:
         if way in ("amaranth", "flat"):
-            text = convert_flat(block, "top", emit_src=way == "amaranth")
+            text = _convert("top", block, None, emit_src=way == "amaranth")
             row["modules"] = text.count("\nmodule ") + text.startswith("module ")
         else:
             text, row["modules"], keep = to_rtlil(block, "top")

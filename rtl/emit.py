@@ -90,10 +90,11 @@ def flat_ports(block: Any) -> list[tuple[str, Any, bool]]:
     ]
 
 
-def _convert(name: str, block: Block, platform: _Platform) -> str:
+def _convert(name: str, block: Block, platform: _Platform | None, emit_src: bool = False) -> str:
+    """RTLIL of `block` as module `name`; without a platform, with every shared part elaborated where it stands."""
     # said, not inferred: an output that nothing drives holds its initial value, and is not taken for an input
     ports = {n: (Value.cast(v), PortDirection.Input if i else PortDirection.Output) for n, v, i in flat_ports(block)}
-    text, _ = rtlil.convert_fragment(Fragment.get(block, platform), ports=ports, name=name, emit_src=False)
+    text, _ = rtlil.convert_fragment(Fragment.get(block, platform), ports=ports, name=name, emit_src=emit_src)
     return text
 
 
