@@ -169,9 +169,26 @@ class SwitchParams(Params):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeParams(Params):
-    """A node: memory, near-memory compute, message engine, NIC."""
+class PeParams(Params):
+    """Compute engines of a processing element. A K-chunk is 64 bytes in every configuration, so results never depend on these sizes."""
 
+    rows: int = 4  # rows the dot-product engine holds: results a cycle
+    banks: int = 2  # accumulator banks of the reduction engine
+    depth: int = 64  # result rows in a bank
+    lanes: int = 4  # elements a cycle of the special function unit
+
+    def __post_init__(self) -> None:
+        self._range("rows", 1, 64, pow2=True)
+        self._range("banks", 1, 16, pow2=True)
+        self._range("depth", 2, 1 << 12, pow2=True)
+        self._range("lanes", 1, 64, pow2=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeParams(Params):
+    """A node: processing element, memory, near-memory compute, message engine, NIC."""
+
+    pe: PeParams = field(default_factory=PeParams)
     mem: MemParams = field(default_factory=MemParams)
     nmc: NmcParams = field(default_factory=NmcParams)
     me: MeParams = field(default_factory=MeParams)
@@ -200,6 +217,7 @@ CONFIGS: dict[str, SystemParams] = {
     "small": SystemParams(
         nodes=8,
         node=NodeParams(
+            pe=PeParams(rows=8, depth=128, lanes=8),
             mem=MemParams(size_bytes=16 << 20, banks=8),
             me=MeParams(queues=8, window=64),
             nic=NicParams(qps=64, mrs=64, sq_depth=64, rq_depth=64),
@@ -209,6 +227,7 @@ CONFIGS: dict[str, SystemParams] = {
     "mtia300": SystemParams(
         nodes=16,
         node=NodeParams(
+            pe=PeParams(rows=32, banks=4, depth=256, lanes=32),
             mem=MemParams(size_bytes=256 << 20, banks=16, addr_width=40),
             me=MeParams(queues=16, window=128),
             nic=NicParams(qps=1024, mrs=256, sq_depth=32, rq_depth=32),

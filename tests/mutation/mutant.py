@@ -30,7 +30,7 @@ class HarnessError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One line of `faults.toml`: `old` becomes `new` in `file`, and then each of `tests` of `block` must fail."""
+    """One of `faults/*.toml`: `old` becomes `new` in `file`, and then each of `tests` of `block` must fail."""
 
     name: str
     file: str
@@ -64,8 +64,10 @@ class Failure:
 
 
 def load() -> list[Fault]:
-    data = tomllib.loads((Path(__file__).parent / "faults.toml").read_text())
-    return [Fault(**{**f, "tests": tuple(f["tests"])}) for f in data["fault"]]
+    """All planted faults, by file. Keys of a fault: `old` (once in `file`) becomes `new`, and each of `tests` of `block` must then fail;
+    `sim`: the simulator, where the quickest at hand will not do; `long = true`: long tier only."""
+    files = sorted((Path(__file__).parent / "faults").glob("*.toml"))
+    return [Fault(**{**f, "tests": tuple(f["tests"])}) for path in files for f in tomllib.loads(path.read_text())["fault"]]
 
 
 def copy_sources(tree: Path, fault: Fault | None) -> None:

@@ -1,6 +1,6 @@
 """Every planted fault is caught: the benches can fail, and fail in the test that claims to show the feature.
 
-`faults.toml` lists one-line faults. Each is planted in a copy of the sources, the named tests run there, and each must end in an
+`faults/` lists one-line faults. Each is planted in a copy of the sources, the named tests run there, and each must end in an
 assertion or a bench error; a build error, an import error or a missing tool is a failure of this test, not a catch.
 What caught each fault is written to ``build/report/mutation/<name>.json``.
 """
