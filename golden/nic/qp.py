@@ -25,6 +25,8 @@ Rules (packet by packet in `golden.nic.transport`; both end alike):
    ====================================  =================  =========================
 
    a: the address of the packet that failed. The whole packets before it are in memory; of its own bytes nothing is said.
+   Here memory answers at once. Hardware acknowledges a packet before its write is done: a message whose last ACK left before memory
+   refused it ends in SUCCESS at the sender, and the connection in ERR after it.
 6. A queue pair with an error goes to ERR at either end; everything left in its queues ends in WR_FLUSH_ERR, as it
    does when software writes ERR or RESET. Only RESET leaves ERR; it makes both PSNs 0.
 """

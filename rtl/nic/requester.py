@@ -297,7 +297,7 @@ class Requester(Block):
                 full = Signal()
                 m.d.comb += full.eq((c.tail - c.head)[:depth_bits + 1] == p.sq_depth)
                 m.d.comb += [
-                    done.tag.eq(post.request.tag), done.info.eq(post.request.laddr), done.qpn.eq(post.request.qpn),
+                    done.tag.eq(post.request.tag), done.qpn.eq(post.request.qpn),
                     done.status.eq(Mux((c.state == QpState.ERR) & ~post.immediate, Status.WR_FLUSH_ERR.value, Status.LOC_QP_OP_ERR.value)),
                     sq_wr.addr.eq(Cat(c.tail[:depth_bits], qp)),
                     sq_wr.data.tag.eq(post.request.tag), sq_wr.data.write.eq(post.request.opcode == Op.WRITE),
@@ -352,7 +352,7 @@ class Requester(Block):
                             m.d.comb += n.rnr_count.eq(1)
                         if p.rnr_retries < 7:
                             with m.If((c.rnr_count == p.rnr_retries) & ~progress | (p.rnr_retries == 0)):
-                                m.d.sync += [*fail(Status.RNR_RETRY_EXC_ERR, unacked, ack_syndrome), tell.eq(1)]
+                                m.d.sync += [*fail(Status.RNR_RETRY_EXC_ERR, unacked, 0), tell.eq(1)]
                     m.d.sync += c.eq(n)
                     m.next = "LOOP"
 
@@ -376,7 +376,7 @@ class Requester(Block):
                     with m.If(hit):
                         m.d.comb += [done.status.eq(error_status), done.info.eq(error_info)]
                 with m.Elif(e.status != 0):
-                    m.d.comb += [done.status.eq(e.status), done.info.eq(e.laddr)]
+                    m.d.comb += [done.status.eq(e.status), done.info.eq(Mux(e.status == Status.LOC_PROT_ERR, e.laddr, 0))]
                 with m.Else():
                     m.d.comb += emit.eq(0)
                     m.next = "END"

@@ -327,7 +327,7 @@ class Responder(Block):
                     rq_wr.addr.eq(Cat(c.tail[:depth_bits], qp)), rq_wr.data.tag.eq(post.request.tag),
                     rq_wr.data.status.eq(Mux(c.poison, Status.WR_FLUSH_ERR.value, post.status)),
                     rq_wr.data.length.eq(post.request.length), rq_wr.data.laddr.eq(post.request.laddr),
-                    write.tag.eq(post.request.tag), write.emit.eq(1), write.info.eq(post.request.laddr),
+                    write.tag.eq(post.request.tag), write.emit.eq(1),
                     write.status.eq(Mux(c.state == QpState.ERR, Status.WR_FLUSH_ERR.value, Status.LOC_QP_OP_ERR.value)),
                 ]
                 m.next = "IDLE"
@@ -354,7 +354,7 @@ class Responder(Block):
                 m.d.comb += [
                     self.write.valid.eq(error | (e.status != 0)), write.tag.eq(e.tag), write.emit.eq(1),
                     write.status.eq(Mux(error, first_status, e.status)),
-                    write.info.eq(Mux(error, 0, e.laddr)), n.head.eq(c.head + 1),
+                    write.info.eq(Mux(~error & (e.status == Status.LOC_PROT_ERR), e.laddr, 0)), n.head.eq(c.head + 1),
                 ]
                 with m.If(~self.write.valid):
                     m.next = "END"

@@ -15,6 +15,7 @@ FLIT = 64
 ALL = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
 KEY = 0x5A000000  # | index
 PSN_MASK = 0xFFFFFF
+INFORMED = (Status.LOC_PROT_ERR, Status.MEM_ERR, Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR, Status.REM_OP_ERR)  # what `info` is: docs/blocks/nic.md
 Packet = tuple[dict[str, int], bytes]
 
 
@@ -147,7 +148,10 @@ class Rig:
         return await self.b.finish(deadline)
 
     def done(self) -> list[dict[str, int]]:
-        return [DONE.unpack(w) for w in self.b.sink(self.port("done")).words()]
+        """Completions of the run; `info` is 0 where the status gives it no meaning."""
+        out = [DONE.unpack(w) for w in self.b.sink(self.port("done")).words()]
+        assert all(d["info"] == 0 or d["status"] in INFORMED for d in out), f"info without meaning: {out}"
+        return out
 
     def sent_metas(self) -> list[dict[str, int]]:
         """Packets given out in a run that may have ended inside a payload."""
