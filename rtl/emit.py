@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from amaranth.back import rtlil
-from amaranth.hdl import Fragment, Value
+from amaranth.hdl import Fragment, Signal, Value
 from amaranth.hdl._ir import PortDirection
 from amaranth.lib.wiring import In
 
@@ -94,7 +94,12 @@ def _convert(name: str, block: Block, platform: _Platform | None, emit_src: bool
     """RTLIL of `block` as module `name`; without a platform, with every shared part elaborated where it stands."""
     # said, not inferred: an output that nothing drives holds its initial value, and is not taken for an input
     ports = {n: (Value.cast(v), PortDirection.Input if i else PortDirection.Output) for n, v, i in flat_ports(block)}
-    text, _ = rtlil.convert_fragment(Fragment.get(block, platform), ports=ports, name=name, emit_src=emit_src)
+    fragment = Fragment.get(block, platform)
+    text, _ = rtlil.convert_fragment(fragment, ports=ports, name=name, emit_src=emit_src)
+    for unused in ("clk", "rst"):  # every instance connects both, a block of pure logic has neither
+        if not re.search(rf"(?m)^\s+wire [^\n]*\\{unused}$", text):
+            ports[unused] = (Signal(name=unused), PortDirection.Input)
+            text, _ = rtlil.convert_fragment(fragment, ports=ports, name=name, emit_src=emit_src)
     return text
 
 

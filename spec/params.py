@@ -179,7 +179,7 @@ class PeParams(Params):
 
     def __post_init__(self) -> None:
         self._range("rows", 1, 64, pow2=True)
-        self._range("banks", 1, 16, pow2=True)
+        self._range("banks", 2, 16, pow2=True)
         self._range("depth", 2, 1 << 12, pow2=True)
         self._range("lanes", 1, 64, pow2=True)
 

@@ -25,11 +25,9 @@ from numpy.typing import NDArray
 from golden.numeric import fp32
 from golden.numeric.fp32 import INF, NAN, Bits
 from spec.formats import FLOAT32, format_of
+from spec.pe import MX_BLOCKS, WINDOW, DotFormat
 
-WINDOW = 48  # bits below the largest product's exponent
-TILE_BYTES = 64
-FORMATS = ("tfloat32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float6_e3m2fn", "float6_e2m3fn", "float4_e2m1fn", "int8")
-MX_BLOCKS = (16, 32)
+FORMATS = tuple(f.name.lower() for f in DotFormat)
 _NONE = -(1 << 14)  # exponent of what contributes nothing
 _BLOCK = 1 << 18  # products at a time: what stays in the cache
 
@@ -44,8 +42,7 @@ def lanes(name: str) -> int:
     """
     if name not in FORMATS:
         raise ValueError(f"the dot-product engine has no format {name!r}; it has {', '.join(FORMATS)}")
-    f = format_of(name)
-    return TILE_BYTES * 8 // (4 if f.bits == 4 else f.container_bits)
+    return DotFormat[name.upper()].lanes
 
 
 @dataclass(frozen=True)

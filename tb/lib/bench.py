@@ -263,9 +263,9 @@ class Bench:
     def seed32(self) -> int:
         return int(self.rng.integers(1, 1 << 32))
 
-    def cover(self, name: str) -> None:
-        """Count a hit of coverage bin `name`."""
-        coverage.hit(self.block, name)
+    def cover(self, name: str, count: int = 1) -> None:
+        """Count hits of coverage bin `name`."""
+        coverage.hit(self.block, name, count)
 
     async def wait_cycles(self, n: int) -> None:
         await Timer(n * CYCLE, "ns")

@@ -10,8 +10,8 @@ from pathlib import Path
 _bins: Counter[str] = Counter()
 
 
-def hit(block: str, name: str) -> None:
-    _bins[name] += 1
+def hit(block: str, name: str, count: int = 1) -> None:
+    _bins[name] += count
     _save()
 
 

@@ -223,3 +223,33 @@ def test_masks_stay_masks(tmp_path: Path) -> None:
 
     text = emit(Masked(), tmp_path, sunk=True).verilog.read_text()
     assert "64'h123456789abcdef1" in text.lower()
+
+
+class Logic(Block):
+    """Nothing but logic: neither clock nor reset is used inside."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": In(8), "b": Out(8)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        m.d.comb += self.b.eq(~self.a)
+        return m
+
+
+class TwoOfLogic(Block):
+    def __init__(self) -> None:
+        super().__init__({"a": In(8), "b": Out(8)})
+
+    def elaborate(self, platform: object) -> Module:
+        m = Module()
+        one, two = Logic(), Logic()
+        m.submodules.one, m.submodules.two = shared(one), shared(two)
+        m.d.comb += [one.a.eq(self.a), two.a.eq(one.b), self.b.eq(two.b)]
+        return m
+
+
+def test_a_shared_block_without_registers_has_the_clock_that_its_instances_connect(tmp_path: Path) -> None:
+    text = emit(TwoOfLogic(), tmp_path).verilog.read_text()
+    module = next(x for x in text.split("endmodule") if re.search(r"(?m)^module Logic", x))
+    assert re.search(r"input clk;", module) and re.search(r"input rst;", module)
