@@ -176,12 +176,21 @@ class PeParams(Params):
     banks: int = 2  # accumulator banks of the reduction engine
     depth: int = 64  # result rows in a bank
     lanes: int = 4  # elements a cycle of the special function unit
+    local_bytes: int = 64 << 10  # local memory
+    local_banks: int = 4  # of the local memory, rows of 64 bytes interleaved; one access a cycle each
+    ecc: bool = False  # of the local memory: single errors corrected, double ones detected
+    dma_depth: int = 16  # reads and writes the DMA engine keeps in flight, in bursts
 
     def __post_init__(self) -> None:
         self._range("rows", 1, 64, pow2=True)
         self._range("banks", 2, 16, pow2=True)
         self._range("depth", 2, 1 << 12, pow2=True)
         self._range("lanes", 1, 64, pow2=True)
+        self._range("local_bytes", 4096, 16 << 20, pow2=True)
+        self._range("local_banks", 1, 64, pow2=True)
+        if not isinstance(self.ecc, bool):
+            raise ValueError(f"PeParams.ecc = {self.ecc!r}: expected true or false")
+        self._range("dma_depth", 1, 64, pow2=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +226,7 @@ CONFIGS: dict[str, SystemParams] = {
     "small": SystemParams(
         nodes=8,
         node=NodeParams(
-            pe=PeParams(rows=8, depth=128, lanes=8),
+            pe=PeParams(rows=8, depth=128, lanes=8, local_bytes=128 << 10, local_banks=8),
             mem=MemParams(size_bytes=16 << 20, banks=8),
             me=MeParams(queues=8, window=64),
             nic=NicParams(qps=64, mrs=64, sq_depth=64, rq_depth=64),
@@ -227,7 +236,7 @@ CONFIGS: dict[str, SystemParams] = {
     "mtia300": SystemParams(
         nodes=16,
         node=NodeParams(
-            pe=PeParams(rows=32, banks=4, depth=256, lanes=32),
+            pe=PeParams(rows=32, banks=4, depth=256, lanes=32, local_bytes=512 << 10, local_banks=16, ecc=True, dma_depth=32),
             mem=MemParams(size_bytes=256 << 20, banks=16, addr_width=40),
             me=MeParams(queues=16, window=128),
             nic=NicParams(qps=1024, mrs=256, sq_depth=32, rq_depth=32),
