@@ -43,7 +43,7 @@ async def test_directed(dut):
     bf, hf, e4, e5, f4, i8, tf = F.BFLOAT16, F.FLOAT16, F.FLOAT8_E4M3FN, F.FLOAT8_E5M2, F.FLOAT4_E2M1FN, F.INT8, F.TFLOAT32
     cases = [
         (one(bf, [0x3F80], [0x3F80]), 0x3F800000), (one(bf, [0x3F80, 0x3F80], [0x3F80, 0xBF80]), 0), (one(bf, [0x8000], [0x3F80]), 0),
-        (one(bf, [0x7F7F], [0x7F7F]), 0x7F800000), (one(bf, [0xFF7F], [0x7F7F]), 0xFF800000), (one(bf, [0x7F80], [0]), NAN),
+        (one(bf, [0x7F7F], [0x7F7F]), 0x7F800000), (one(bf, [0xFF7F], [0x7F7F]), 0xFF800000), (one(bf, [0x7F80], [0]), NAN), (one(bf, [0], [0xFF80]), NAN),
         (one(bf, [0x7F80, 0x7F80], [0x3F80, 0xBF80]), NAN), (one(bf, [0x7F80, 0x3F80], [0xBF80, 0x3F80]), 0xFF800000), (one(bf, [0x7F81], [0x3F80]), NAN),
         (one(bf, [1], [0x3F80]), 0x00010000), (one(bf, [0x0001], [0x3F00]), 0x00008000), (one(bf, [0x0080], [0x0080]), 0),
         (one(bf, [0x8001], [0x0001]), 0x80000000),  # below half of the least subnormal: zero, its sign kept
