@@ -122,6 +122,22 @@ async def test_short_jobs(dut):
 
 
 @cocotb.test()
+async def test_one_bank(dut):
+    """Sum after sum in one bank: the next begins when the last row of the one before is read, whether or not that row has left."""
+    b = await Bench.start(dut)
+    for backpressure in (0.0, 0.5, 0.9):
+        b.sink("memory").backpressure = backpressure
+        for n in (1, 2, 5):
+            p = Program(PE)
+            for _ in range(12):
+                for c in range(3):
+                    p.fill(b.rng, 0, 0, floats(b.rng, n, PE.rows), first=c == 0, opens=c == 0, close=c == 2)
+                p.drain(0, 0, n, Drain.MEMORY, free=True)
+            await run(b, p)
+    b.sink("memory").backpressure = 0.0
+
+
+@cocotb.test()
 async def test_empty(dut):
     """Commands of no rows open, close and free; a bank filled beyond its depth wraps."""
     b = await Bench.start(dut)
