@@ -13,7 +13,13 @@ mode      format with infinity                       format without
 
 The IEEE behaviour of the 16-bit formats is ``ovf``, the default. A NaN input to a format without NaN becomes the
 largest number, positive; `drops_nan` is the sticky flag that says it happened. float8_e8m0fnu widens here but is
-not narrowed to: choosing a block scale is a rule of its own, not a rounding.
+not narrowed to: choosing a block scale is a rule of its own (`golden.numeric.mx`), not a rounding.
+
+With a seed `narrow` rounds stochastically (`golden.numeric.convert_round`). `golden.numeric.convert_any` converts
+between any two formats, integers included.
+
+Speed: arrays are taken in pieces that stay in the cache; formats of up to 16 bits widen by a table; formats of up to five
+fraction bits are narrowed by a table of the upper 16 bits, whose last bit stands for everything below it.
 """
 from __future__ import annotations
 
@@ -23,30 +29,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from golden.numeric.convert_round import of_float32, randoms, round_code, settle
 from golden.numeric.fp32 import INF, NAN, Bits, as_bits, canonical, is_nan
-from spec.formats import FLOAT32, Format, format_of
+from spec.formats import BFLOAT16, FLOAT32, Format, format_of
 
 MODES = ("ovf", "sat")
 
 _U32 = np.uint32
 _CONTAINER = {8: np.uint8, 16: np.uint16, 32: np.uint32}
+_PIECE = 1 << 16
 
 
-def _float_format(name: str) -> Format:
+def float_format(name: str) -> Format:
+    """The named float format.
+
+    Raises:
+        ValueError: unknown, or an integer.
+    """
     f = format_of(name)
     if not f.is_float:
         raise ValueError(f"format {name!r} is an integer; expected a float format")
     return f
 
 
-def _codes(x: Any, f: Format) -> Bits:
-    """`x` as uint32 codes of `f`, checked."""
+def check_mode(name: str, mode: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f"narrow to {name}: unknown overflow mode {mode!r}; expected one of {', '.join(MODES)}")
+
+
+def codes_of(x: Any, f: Format) -> NDArray[Any]:
+    """`x` as an array of codes of `f`, checked."""
     a = np.asarray(x)
     if a.dtype.kind not in "ui" or (a.dtype.kind == "i" and a.size and int(a.min()) < 0):
         raise TypeError(f"expected unsigned {f.name} codes, not {a.dtype}")
     if a.dtype.itemsize * 8 > f.bits and a.size and int(a.max()) > f.mask:
         raise ValueError(f"code 0x{int(a.max()):x} is not a {f.name} code: expected at most 0x{f.mask:x}")
-    return a.astype(np.uint32)
+    return a
 
 
 def _widen(code: Bits, f: Format) -> Bits:
@@ -85,17 +103,33 @@ def _widen_table(f: Format) -> Bits:
     return table
 
 
+def _widen_piece(code: NDArray[Any], f: Format, out: Bits) -> None:
+    if f is BFLOAT16:  # the upper half of a binary32
+        np.left_shift(code, _U32(16), out=out, dtype=np.uint32, casting="unsafe")
+        nan = np.isnan(out.view(np.float32))
+        if nan.any():
+            out[nan] = NAN
+    elif f.bits <= 16:
+        np.take(_widen_table(f), code, out=out, mode="clip")  # codes were checked
+    else:
+        out[...] = _widen(code.astype(np.uint32), f)
+
+
 def widen(bits: Any, name: str) -> Bits:
     """binary32 pattern of every code of format `name`; exact, NaN canonical.
 
     Raises:
         ValueError: unknown format, an integer format, or a code wider than the format. TypeError: not integer codes.
     """
-    f = _float_format(name)
+    f = float_format(name)
     if f is FLOAT32:
         return canonical(bits)
-    code = _codes(bits, f)
-    return _widen_table(f)[code] if f.bits <= 16 else _widen(code, f)
+    code = codes_of(bits, f)
+    out = np.empty(code.shape, np.uint32)
+    flat, to = code.reshape(-1), out.reshape(-1)
+    for at in range(0, flat.size, _PIECE):
+        _widen_piece(flat[at : at + _PIECE], f, to[at : at + _PIECE])
+    return out
 
 
 def _shift_right_rne(x: Bits, shift: Any) -> Bits:
@@ -127,20 +161,8 @@ def _round_finite(magnitude: Bits, f: Format) -> Bits:
     return code
 
 
-def narrow(bits32: Any, name: str, mode: str = "ovf") -> NDArray[Any]:
-    """Codes of format `name`, rounded once from binary32; uint8, uint16 or uint32, the smallest that holds a code.
-
-    Raises:
-        ValueError: unknown format or mode, an integer format, or float8_e8m0fnu.
-    """
-    f = _float_format(name)
-    if mode not in MODES:
-        raise ValueError(f"narrow to {name}: unknown overflow mode {mode!r}; expected one of {', '.join(MODES)}")
-    if not f.has_subnormals:
-        raise ValueError(f"narrow to {name}: a scale is chosen by a block's scale rule, not by rounding")
-    x = as_bits(bits32)
-    if f is FLOAT32 and mode == "ovf":
-        return canonical(x)
+def _narrow(x: Bits, f: Format, mode: str) -> NDArray[Any]:
+    """Nearest even, the general way for whole arrays."""
     magnitude = x & _U32(FLOAT32.magnitude_mask)
     code = _round_finite(magnitude, f)
 
@@ -154,6 +176,63 @@ def narrow(bits32: Any, name: str, mode: str = "ovf") -> NDArray[Any]:
     return np.where(is_nan(x), nan, code | sign).astype(_CONTAINER[f.container_bits])
 
 
+@cache
+def _narrow_table(f: Format, mode: str) -> NDArray[np.uint8]:
+    """Code for every upper half of a binary32, its last bit set if any bit from there down is: that bit lies below the rounding bit."""
+    table = _narrow(np.arange(1 << 16, dtype=np.uint32) << _U32(16), f, mode)
+    table.flags.writeable = False
+    return table
+
+
+def _narrow_piece(x: Bits, f: Format, mode: str, out: NDArray[Any]) -> None:
+    if f is BFLOAT16 and mode == "ovf":
+        t = x >> _U32(16)
+        t &= _U32(1)
+        t += _U32(0x7FFF)
+        t += x
+        t >>= _U32(16)
+        out[...] = t
+        nan = np.isnan(x.view(np.float32))
+        if nan.any():
+            out[nan] = f.nan_code
+    elif f.frac_bits <= 5:
+        t = x & _U32(0xFFFF)
+        t += _U32(0xFFFF)
+        t |= x
+        t >>= _U32(16)
+        np.take(_narrow_table(f, mode), t, out=out, mode="clip")
+    else:
+        out[...] = _narrow(x, f, mode)
+
+
+def narrow(bits32: Any, name: str, mode: str = "ovf", seed: int | None = None, index: Any = None) -> NDArray[Any]:
+    """Codes of format `name`, rounded once from binary32; uint8, uint16 or uint32, the smallest that holds a code.
+
+    Args:
+        seed: 32 bits; rounds stochastically instead of to nearest even.
+        index: with a seed, the number of each element (modulo 2^32; broadcast); default: its place in C order.
+
+    Raises:
+        ValueError: unknown format or mode, an integer format, float8_e8m0fnu, a seed out of range, indices that do not fit.
+    """
+    f = float_format(name)
+    check_mode(name, mode)
+    if not f.has_subnormals:
+        raise ValueError(f"narrow to {name}: a scale is chosen by a block's scale rule, not by rounding")
+    x = as_bits(bits32)
+    random = randoms(x.shape, seed, index)
+    if random is not None:
+        exact = of_float32(x)
+        return settle(round_code(exact, f, random), exact, f, mode)[0].astype(_CONTAINER[f.container_bits])
+    if f is FLOAT32 and mode == "ovf":
+        return canonical(x)
+    out = np.empty(x.shape, _CONTAINER[f.container_bits])
+    flat, to = x.reshape(-1), out.reshape(-1)
+    for at in range(0, flat.size, _PIECE):
+        _narrow_piece(flat[at : at + _PIECE], f, mode, to[at : at + _PIECE])
+    return out
+
+
 def drops_nan(bits32: Any, name: str) -> bool:
     """Sticky flag of `narrow`: the format has no NaN and an input was one."""
-    return _float_format(name).nan_code is None and bool(is_nan(as_bits(bits32)).any())
+    return float_format(name).nan_code is None and bool(is_nan(as_bits(bits32)).any())
