@@ -100,7 +100,7 @@ def encode(
     inverse = ((254 - scale.astype(np.uint32)) << _U32(_FRAC)).astype(np.uint32)
     codes = narrow(fp32.mul(b, inverse[..., None]), element, mode)
     if format_of(element).nan_code is None:
-        lost = is_nan(b).any(axis=-1)
+        lost = np.asarray(is_nan(b).any(axis=-1))
         scale = np.where(lost, np.uint8(SCALE_NAN), scale)
         codes = np.where(lost[..., None], np.uint8(0), codes)
     return _rows(codes, n, axis), np.ascontiguousarray(np.moveaxis(scale, -1, axis))
