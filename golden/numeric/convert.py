@@ -29,15 +29,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from golden.numeric.convert_round import of_float32, randoms, round_code, settle
+from golden.numeric.convert_round import indices, random_bits
 from golden.numeric.fp32 import INF, NAN, Bits, as_bits, canonical, is_nan
+from spec.convert import RANDOM_BITS
 from spec.formats import BFLOAT16, FLOAT32, Format, format_of
 
 MODES = ("ovf", "sat")
 
 _U32 = np.uint32
 _CONTAINER = {8: np.uint8, 16: np.uint16, 32: np.uint32}
-_PIECE = 1 << 16
+_PIECE = 1 << 17
 
 
 def float_format(name: str) -> Format:
@@ -105,10 +106,10 @@ def _widen_table(f: Format) -> Bits:
 
 def _widen_piece(code: NDArray[Any], f: Format, out: Bits) -> None:
     if f is BFLOAT16:  # the upper half of a binary32
-        np.left_shift(code, _U32(16), out=out, dtype=np.uint32, casting="unsafe")
-        nan = np.isnan(out.view(np.float32))
-        if nan.any():
-            out[nan] = NAN
+        out[...] = code
+        out <<= _U32(16)
+        if np.isnan(out.view(np.float32).max(initial=0)):  # a maximum with a NaN is NaN
+            np.copyto(out, NAN, where=is_nan(out))
     elif f.bits <= 16:
         np.take(_widen_table(f), code, out=out, mode="clip")  # codes were checked
     else:
@@ -137,7 +138,13 @@ def _shift_right_rne(x: Bits, shift: Any) -> Bits:
     return (x + ((_U32(1) << (shift - _U32(1))) - _U32(1)) + ((x >> shift) & _U32(1))) >> shift
 
 
-def _round_finite(magnitude: Bits, f: Format) -> Bits:
+def _shift_right_random(x: Bits, shift: Bits, random: Bits) -> Bits:
+    """x / 2^shift, stochastically."""
+    wide = (x.astype(np.uint64) << np.uint64(RANDOM_BITS)) >> shift.astype(np.uint64)
+    return ((wide + random) >> np.uint64(RANDOM_BITS)).astype(np.uint32)
+
+
+def _round_finite(magnitude: Bits, f: Format, random: Bits | None) -> Bits:
     """Code of every finite binary32 magnitude, without an upper limit: a code above `max_code` means overflow.
 
     In both formats codes grow with the number, so a normal result is the binary32 pattern, its exponent rebased, with
@@ -147,24 +154,32 @@ def _round_finite(magnitude: Bits, f: Format) -> Bits:
     drop = FLOAT32.frac_bits - f.frac_bits
     if drop == 0:
         return magnitude.copy()
+
+    def rounded(x: Bits) -> Bits:
+        if random is None:
+            return _shift_right_rne(x, _U32(drop))
+        return (x + (random >> _U32(RANDOM_BITS - drop))) >> _U32(drop)  # the random bits below x's last one cannot carry
+
     rebase = _U32((FLOAT32.bias - f.bias) << FLOAT32.frac_bits)
     if f.min_exponent == FLOAT32.min_exponent:  # bfloat16, tfloat32: subnormals are subnormals
-        return _shift_right_rne(magnitude, _U32(drop))
+        return rounded(magnitude)
     smallest = _U32((f.min_exponent + FLOAT32.bias) << FLOAT32.frac_bits)  # normal result
     small = magnitude < smallest
-    code = np.asarray(_shift_right_rne(np.maximum(magnitude, smallest) - rebase, _U32(drop)))
+    code = np.asarray(rounded(np.maximum(magnitude, smallest) - rebase))
     m = magnitude[small]
     field = np.maximum(m >> _U32(FLOAT32.frac_bits), _U32(1))
     sig = m & _U32(FLOAT32.frac_mask) | (m > _U32(FLOAT32.frac_mask)).astype(np.uint32) << _U32(FLOAT32.frac_bits)
     shift = f.min_quantum + FLOAT32.bias + FLOAT32.frac_bits - field.astype(np.int32)  # sig * 2^(field - 150)
-    code[small] = _shift_right_rne(sig, np.minimum(shift, 25).astype(np.uint32))
+    if random is None:
+        code[small] = _shift_right_rne(sig, np.minimum(shift, 25).astype(np.uint32))
+    else:
+        code[small] = _shift_right_random(sig, np.minimum(shift, 50).astype(np.uint32), random[small])
     return code
 
 
-def _narrow(x: Bits, f: Format, mode: str) -> NDArray[Any]:
-    """Nearest even, the general way for whole arrays."""
+def _narrow(x: Bits, f: Format, mode: str, random: Bits | None = None) -> NDArray[Any]:
     magnitude = x & _U32(FLOAT32.magnitude_mask)
-    code = _round_finite(magnitude, f)
+    code = _round_finite(magnitude, f, random)
 
     # What an overflow becomes; a NaN has no sign.
     special = None if mode == "sat" else f.nan_code if f.inf_code is None else f.inf_code
@@ -220,16 +235,17 @@ def narrow(bits32: Any, name: str, mode: str = "ovf", seed: int | None = None, i
     if not f.has_subnormals:
         raise ValueError(f"narrow to {name}: a scale is chosen by a block's scale rule, not by rounding")
     x = as_bits(bits32)
-    random = randoms(x.shape, seed, index)
-    if random is not None:
-        exact = of_float32(x)
-        return settle(round_code(exact, f, random), exact, f, mode)[0].astype(_CONTAINER[f.container_bits])
-    if f is FLOAT32 and mode == "ovf":
+    if seed is None and index is None and f is FLOAT32 and mode == "ovf":
         return canonical(x)
+    places = indices(x.shape, seed, index)
     out = np.empty(x.shape, _CONTAINER[f.container_bits])
     flat, to = x.reshape(-1), out.reshape(-1)
     for at in range(0, flat.size, _PIECE):
-        _narrow_piece(flat[at : at + _PIECE], f, mode, to[at : at + _PIECE])
+        piece = slice(at, at + _PIECE)
+        if seed is None or places is None:
+            _narrow_piece(flat[piece], f, mode, to[piece])
+        else:
+            to[piece] = _narrow(flat[piece], f, mode, random_bits(seed, places.reshape(-1)[piece]))
     return out
 
 

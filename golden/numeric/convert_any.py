@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import convert as floats
-from golden.numeric.convert_round import U64, Exact, Mask, of_float32, of_integers, randoms, round_code, settle
+from golden.numeric.convert_round import Exact, Mask, of_float32, of_integers, randoms, round_code, settle
 from golden.numeric.fp32 import Bits, is_nan
 from spec.convert import RANDOM_BITS, ConvertFlag, ConvertFormat
 from spec.formats import FLOAT8_E8M0FNU, Format, format_of
@@ -57,7 +57,7 @@ def _integers(x: Any, f: Format) -> NDArray[Any]:
     raise TypeError(f"expected {f.name} values (or patterns in uint{f.bits}), not {a.dtype}")
 
 
-def _to_integers(bits32: Bits, f: Format, random: U64 | None) -> tuple[NDArray[Any], Mask, Mask]:
+def _to_integers(bits32: Bits, f: Format, random: Bits | None) -> tuple[NDArray[Any], Mask, Mask]:
     """Integers of binary32 numbers; where the range was exceeded; where a NaN was."""
     nan = is_nan(bits32)
     with np.errstate(invalid="ignore"):

@@ -56,45 +56,55 @@ def of_integers(values: NDArray[Any]) -> Exact:
     return Exact(wide < 0, *_normal(np.abs(wide)), no, no)
 
 
-def random_bits(seed: int, index: Any) -> U64:
+def check_seed(seed: Any) -> None:
+    if not isinstance(seed, int | np.integer) or not 0 <= int(seed) < 1 << 32:
+        raise ValueError(f"seed {seed!r}: expected an integer, 0 <= seed < 2^32")
+
+
+def random_bits(seed: int, index: Any) -> Bits:
     """24 bits of every index (modulo 2^32).
 
     Raises:
         ValueError: a seed that is not of 32 bits. TypeError: indices that are not integers.
     """
-    if not isinstance(seed, int | np.integer) or not 0 <= int(seed) < 1 << 32:
-        raise ValueError(f"seed {seed!r}: expected an integer, 0 <= seed < 2^32")
+    check_seed(seed)
     a = np.asarray(index)
     if a.dtype.kind not in "ui":
         raise TypeError(f"indices of type {a.dtype}; expected integers")
-    x = a.astype(np.uint64) & np.uint64(0xFFFFFFFF) ^ np.uint64(mix_int(int(seed) ^ SEED_XOR))
+    x = np.atleast_1d(a.astype(np.uint32)) ^ np.uint32(mix_int(int(seed) ^ SEED_XOR))
     for shift, multiplier in MIX:
-        x = x ^ x >> np.uint64(shift)
+        x ^= x >> np.uint32(shift)
         if multiplier is not None:
-            x = x * np.uint64(multiplier) & np.uint64(0xFFFFFFFF)
-    return x >> np.uint64(32 - RANDOM_BITS)
+            x *= np.uint32(multiplier)
+    return (x >> np.uint32(32 - RANDOM_BITS)).reshape(a.shape)
 
 
-def randoms(shape: tuple[int, ...], seed: int | None, index: Any) -> U64 | None:
-    """Random bits for an array: None without a seed; without `index` elements count from 0 in C order.
+def indices(shape: tuple[int, ...], seed: int | None, index: Any) -> NDArray[Any] | None:
+    """Index of every element of an array: None without a seed; without `index` elements count from 0 in C order.
 
     Raises:
-        ValueError: indices without a seed, or of another shape.
+        ValueError: a seed out of range, indices without a seed, or of another shape.
     """
     if seed is None:
         if index is not None:
             raise ValueError("indices without a seed; expected both or none")
         return None
+    check_seed(seed)
     if index is None:
-        return random_bits(seed, np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape))
+        return np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
     try:
-        at = np.broadcast_to(np.asarray(index), shape)
+        return np.broadcast_to(np.asarray(index), shape)
     except ValueError:
         raise ValueError(f"indices of shape {np.shape(index)} for elements of shape {shape}") from None
-    return random_bits(seed, at)
 
 
-def round_shift(sig: U64, shift: I64, random: U64 | None) -> U64:
+def randoms(shape: tuple[int, ...], seed: int | None, index: Any) -> Bits | None:
+    """Random bits of every element, as :func:`indices` counts them."""
+    at = indices(shape, seed, index)
+    return None if seed is None or at is None else random_bits(seed, at)
+
+
+def round_shift(sig: U64, shift: I64, random: Bits | None) -> U64:
     """sig / 2^shift rounded: to nearest even, or with random bits; sig below 2^32, shift at least 0."""
     k = np.minimum(shift, 60).astype(np.uint64)  # from 57 on nothing is left of the 24 bits below
     wide = sig << np.uint64(RANDOM_BITS)
@@ -107,7 +117,7 @@ def round_shift(sig: U64, shift: I64, random: U64 | None) -> U64:
     return whole + ((below > half) | (below == half) & (whole & np.uint64(1) == 1)).astype(np.uint64)
 
 
-def round_code(x: Exact, f: Format, random: U64 | None) -> I64:
+def round_code(x: Exact, f: Format, random: Bits | None) -> I64:
     """Magnitude code of the finite numbers, without an upper limit: above `f.max_code` means overflow."""
     place = np.maximum(x.exp, f.min_exponent)  # of the result's leading bit, or of the largest subnormal's
     steps = round_shift(x.sig, 31 - f.frac_bits + place - x.exp, random)

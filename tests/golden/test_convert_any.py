@@ -168,16 +168,29 @@ def test_nan_survives_or_tells():
             assert set(convert_any.flags(nans, src.name, dst.name).tolist()) == {int(ConvertFlag.NAN_LOST) if lost else 0}
 
 
-def test_the_table_of_upper_halves_is_exact():
-    """Formats narrowed by a table: every upper half with lower halves that decide, against the general rounding."""
+@pytest.mark.parametrize("f", [f for f in FLOATS if f.inf_code is not None], **by_name)
+def test_nan_of_arithmetic_reaches_every_format(f):
+    """Inf - Inf and Inf * 0, widened, computed and narrowed: the format's NaN, never 0 or Inf."""
+    inf, zero = (np.asarray(convert.widen(np.uint32(c), f.name)) for c in (f.inf_code, 0))
+    for wide in (fp32.add(inf, inf ^ np.uint32(1 << 31)), fp32.mul(inf, zero), fp32.mul(zero | np.uint32(1 << 31), inf)):
+        for mode in MODES:
+            assert int(convert.narrow(wide, f.name, mode)) == f.nan_code
+            assert int(convert.narrow(wide, f.name, mode, seed=1)) == f.nan_code
+
+
+def test_the_fast_ways_are_exact():
+    """Narrowing by tables and integer tricks, to nearest and stochastically: every upper half with lower halves that decide, against the general
+    rounding."""
     low = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     bits = ((np.arange(1 << 16, dtype=np.uint32) << np.uint32(16))[:, None] | low).ravel()
     for f in TARGETS:
         if f.is_float:
             for mode in MODES:
                 exact = convert_round.of_float32(bits)
-                general, _ = convert_round.settle(convert_round.round_code(exact, f, None), exact, f, mode)
-                np.testing.assert_array_equal(convert.narrow(bits, f.name, mode), general)
+                for seed in (None, 77):
+                    random = convert_round.randoms(bits.shape, seed, None)
+                    general, _ = convert_round.settle(convert_round.round_code(exact, f, random), exact, f, mode)
+                    np.testing.assert_array_equal(convert.narrow(bits, f.name, mode, seed), general)
 
 
 # Stochastic rounding
