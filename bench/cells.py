@@ -1,4 +1,4 @@
-"""Size of the number blocks after Yosys' generic synthesis (`synth -flatten`): two-input gates, multiplexers and flip-flops, no technology behind them."""
+"""Size of the number blocks after Yosys' generic synthesis (`synth -flatten`): gates, multiplexers, flip-flops; no technology behind them."""
 from __future__ import annotations
 
 import json

@@ -1,7 +1,7 @@
 """Conversion of whole arrays in the golden model, nanoseconds an element, beside ml_dtypes' and NumPy's casts of the same numbers.
 
-All ways of a format must give the same codes (NaN aside, whose codes differ on purpose; there are none among the numbers). Stochastic rounding and MX blocks
-have nothing beside them.
+All ways of a format must give the same codes (NaN aside, whose codes differ on purpose; there are none among the numbers). Stochastic rounding
+and MX blocks have nothing beside them.
 """
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def measure(full: bool, console: Console) -> list[dict[str, Any]]:
         codes, theirs = narrow(bits, name), x.astype(dtype)
         if not np.array_equal(codes, theirs.view(codes.dtype)) or not np.array_equal(widen(codes, name), theirs.astype(np.float32).view(np.uint32)):
             raise RuntimeError(f"{name}: codes differ from {dtype}'s")
-        rows.append(_row(f"float32 to {name}", best(lambda n=name: narrow(bits, n), count), best(lambda d=dtype: x.astype(d), count), console))
-        rows.append(_row(f"{name} to float32", best(lambda c=codes, n=name: widen(c, n), count), best(lambda t=theirs: t.astype(np.float32), count), console))
+        down = best(lambda n=name: narrow(bits, n), count), best(lambda d=dtype: x.astype(d), count)
+        up = best(lambda c=codes, n=name: widen(c, n), count), best(lambda t=theirs: t.astype(np.float32), count)
+        rows += [_row(f"float32 to {name}", *down, console), _row(f"{name} to float32", *up, console)]
     rows.append(_row("float32 to bfloat16, stochastic", best(lambda: narrow(bits, "bfloat16", seed=1), count), None, console))
     for element in ELEMENTS[:1] + ELEMENTS[-1:]:
         codes, scales = mx.encode(bits, element)

@@ -48,7 +48,8 @@ def unpack(m: Module, code: Value, f: Format, width: int = WIDTH, name: str = "u
     if not f.is_float:
         sign = code[f.bits - 1] if f.signed else Const(0, 1)
         magnitude = wire(m, Mux(sign, -code[: f.bits], code[: f.bits])[: f.bits], f"{name}_magnitude")
-        return {"sig": Cat(Const(0, width - f.bits), magnitude), "exp": Const(f.bits - 1, signed(10)), "sign": sign, "nan": Const(0, 1), "inf": Const(0, 1)}
+        sig = Cat(Const(0, width - f.bits), magnitude)
+        return {"sig": sig, "exp": Const(f.bits - 1, signed(10)), "sign": sign, "nan": Const(0, 1), "inf": Const(0, 1)}
     field = code[f.frac_bits : f.frac_bits + f.exp_bits]
     frac = code[: f.frac_bits]
     magnitude = code[: f.bits - f.signed]

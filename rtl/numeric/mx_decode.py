@@ -2,12 +2,14 @@
 
 Rules: docs/numbers.md, section MX. A number is element times scale: exact, or Inf from 2^128 on; scale 0xFF makes every number of the beat NaN.
 
-Streams: `blocks` In {codes: 16 x 8, scale: 8, count: 5, last: 1, element: 3, wide: 1}, as `MxEncode` gives them: every beat with its block's scale, codes in the low bits of their bytes
-(the rest is ignored). `row` Out {x: 16 x 32, count: 5, last: 1}; lanes from `count` on are +0. Latency 2 cycles, interval 1.
+Streams: `blocks` In {codes: 16 x 8, scale: 8, count: 5, last: 1, element: 3, wide: 1}, as `MxEncode` gives them: every beat with its block's
+scale, codes in the low bits of their bytes (the rest is ignored; so is `wide`). `row` Out {x: 16 x 32, count: 5, last: 1}; lanes from `count` on
+are +0. Latency 2 cycles, interval 1.
 
 Assumptions:
 1. The streams obey valid/ready; guarded by the stream checkers of the bench.
-2. `element` is the place of a format in `spec.mx.ELEMENTS`; others give zeros or NaN, never a stall. Guarded by the requester; shown by the bench (test_unknown_elements).
+2. `element` is the place of a format in `spec.mx.ELEMENTS`; others give zeros or NaN, never a stall. Guarded by the requester; shown by the bench
+   (test_unknown_elements).
 """
 from __future__ import annotations
 

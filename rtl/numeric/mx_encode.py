@@ -1,11 +1,13 @@
 """MX encode: rows of binary32 numbers, 16 a beat, to element codes and scales, at one beat a cycle.
 
-Rules: docs/numbers.md, section MX. The scale of a block comes from its largest finite magnitude by `rule`; every element is its number over the scale, rounded once to
-nearest even; overflow and Inf follow `sat`; a NaN becomes the element format's NaN, or, where that has none, makes the scale 0xFF and the block's elements 0.
+Rules: docs/numbers.md, section MX. The scale of a block comes from its largest finite magnitude by `rule`; every element is its number over the
+scale, rounded once to nearest even; overflow and Inf follow `sat`; a NaN becomes the element format's NaN, or, where that has none, makes the
+scale 0xFF and the block's elements 0.
 
-Streams: `row` In {x: 16 x 32, count: 5, last: 1, element: 3, rule: 2, wide: 1, sat: 1}: `count` numbers from lane 0 on (1 to 16; fewer than 16 only with `last`), `last` on
-the last beat of a row. `wide`: blocks of 32, two beats, without it of 16. `blocks` Out {codes: 16 x 8, scale: 8, count: 5, last: 1, element: 3, wide: 1}: one beat for each
-beat in, both beats of a block with its scale; lanes from `count` on are 0. Codes of 6 and 4 bits are in the low bits of their byte.
+Streams: `row` In {x: 16 x 32, count: 5, last: 1, element: 3, rule: 2, wide: 1, sat: 1}: `count` numbers from lane 0 on (1 to 16; fewer than 16
+only with `last`), `last` on the last beat of a row. `wide`: blocks of 32, two beats; without it blocks of 16. `blocks` Out {codes: 16 x 8,
+scale: 8, count: 5, last: 1, element: 3, wide: 1}: one beat for each beat in, both beats of a block with its scale; lanes from `count` on are 0.
+Codes of 6 and 4 bits are in the low bits of their byte.
 
 | stage | work |
 |---|---|
@@ -19,8 +21,10 @@ Latency 5 cycles, interval 1; the first beat of a block of 32 takes as much long
 
 Assumptions:
 1. The streams obey valid/ready; guarded by the stream checkers of the bench.
-2. `element`, `rule`, `wide` and `sat` are the same in all beats of a row; each beat of a row but the last holds 16. Guarded by the requester; the bench's rows do.
-3. Every row ends in `last`; until then the first beat of a block of 32 may wait for more. Guarded by the requester; shown by the bench (test_short_rows).
+2. `element`, `rule`, `wide` and `sat` are the same in all beats of a row, and known codes; each beat of a row but the last holds 16. Guarded by the
+   requester; the bench's rows do.
+3. Every row ends in `last`; until then the first beat of a block of 32 may wait for more. Guarded by the requester; shown by the bench
+   (test_short_rows).
 """
 from __future__ import annotations
 

@@ -1,14 +1,18 @@
-"""One lane of MX encode and one of MX decode: a binary32 number to an element under a scale, and back. Combinational work of :mod:`rtl.numeric.mx_encode`
-and :mod:`rtl.numeric.mx_decode`; `enable[k]` loads the registers at the end of stage k, so an idle lane holds still.
+"""One lane of MX encode and one of MX decode: a binary32 number to an element under a scale, and back.
 
-:class:`MxEncodeLane`, latency 3, interval 1. Stage 0: unpack, leading one to the top. Stage 1 (`scale`, `config`): subtract the scale from the exponent, align
-to the element's last place. Stage 2: round to nearest even, range, sign, NaN. `config[k]` belongs to stage k + 1; `zero` makes the code 0.
+The arithmetic of :mod:`rtl.numeric.mx_encode` and :mod:`rtl.numeric.mx_decode`. `enable[k]` loads the registers at the end of stage k, so an idle
+lane holds still.
 
-:class:`MxDecodeLane`, latency 2, interval 1. Stage 0: unpack every element format, take one. Stage 1: leading one to the top, add the scale, pack as binary32. No rounding is
-needed: an element has at most 4 significant bits and the least bit of any element under any scale is 2^-143, above binary32's 2^-149; from 2^128 on it is Inf.
+:class:`MxEncodeLane`, latency 3, interval 1. Stage 0: unpack, leading one to the top. Stage 1 (`scale`, `element`): subtract the scale from the
+exponent, align to the element's last place. Stage 2 (`config`): round to nearest even, range, sign, NaN; `zero` makes the code 0.
+
+:class:`MxDecodeLane`, latency 2, interval 1. Stage 0: unpack every element format, take one. Stage 1 (`scale`): leading one to the top, add the
+scale, pack as binary32. No rounding is needed: an element has at most 4 significant bits, and the least bit of any element under any scale is
+2^-143, above binary32's 2^-149; from 2^128 on it is Inf.
 
 Assumptions:
-1. `element` is the place of a format in `spec.mx.ELEMENTS`; guarded by the blocks around it, which give other codes no meaning, and shown by their benches.
+1. `element` is the place of a format in `spec.mx.ELEMENTS`; guarded by the requester of the blocks around it. Other codes decode to 0 or NaN
+   (test_unknown_elements of the decoder's bench).
 """
 from __future__ import annotations
 

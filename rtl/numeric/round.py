@@ -51,7 +51,8 @@ class Target:
 def target_of(f: Format) -> Target:
     """The constants of one format (not float8_e8m0fnu, whose codes are scales)."""
     if not f.is_float:
-        return Target(frac=31, emin=31, largest=int(f.max), beyond=0, nan=0, sign=0, signless=0, nanless=1, integer=1, negative=int(f.signed), mask=f.mask)
+        return Target(
+            frac=31, emin=31, largest=int(f.max), beyond=0, nan=0, sign=0, signless=0, nanless=1, integer=1, negative=int(f.signed), mask=f.mask)
     if not f.has_subnormals:
         raise ValueError(f"{f.name} is not a target of rounding")
     special = f.nan_code if f.inf_code is None else f.inf_code

@@ -105,7 +105,8 @@ async def test_directed(dut):
     special = np.array([[0x3F800000, 0x7F800000, 0xFF800000, 0xFFC00001]], np.uint32)
     jobs = []
     for c in ALL:
-        jobs += [(f32(0.0, -0.0), c), (f32(1e-38, -1e-38), c), (np.array([[1, 0x80000002]], np.uint32), c), (special, c), (special[:, 1:], c), (special[:, 1:3], c)]
+        rows = [f32(0.0, -0.0), f32(1e-38, -1e-38), np.array([[1, 0x80000002]], np.uint32), special, special[:, 1:], special[:, 1:3]]
+        jobs += [(x, c) for x in rows]
     await check(b, jobs)
     nan = np.zeros((1, 40), np.uint32)
     nan[0, 20] = 0x7F800001  # in the second beat of the first block
@@ -118,7 +119,8 @@ async def test_directed(dut):
 
 @cocotb.test()
 async def test_short_rows(dut):
-    """Rows of 1 to 70 numbers, both block sizes, mixed; numbers beyond `count` do not matter; a beat that waits for its block goes on when the rest comes."""
+    """Rows of 1 to 70 numbers, both block sizes, mixed; numbers beyond `count` do not matter; a beat that waits for its block goes on when the rest
+    comes."""
     b = await Bench.start(dut)
     jobs = [(mx_rows.numbers(b.rng, 1, n), Config(int(b.rng.integers(0, 5)), block)) for n in range(1, 71) for block in (16, 32)]
     await check(b, [jobs[i] for i in b.rng.permutation(len(jobs))])

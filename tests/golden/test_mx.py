@@ -102,7 +102,8 @@ def test_blocks_against_fractions(element, rule, mode):
 
 @settings(max_examples=150)
 @given(
-    st.lists(st.one_of(st.integers(0, (1 << 32) - 1), st.sampled_from([0, 1, 0x80000000, 0x7F7FFFFF, 0x7F800000, 0x00800000])), min_size=1, max_size=40),
+    st.lists(
+        st.one_of(st.integers(0, (1 << 32) - 1), st.sampled_from([0, 1, 0x80000000, 0x7F7FFFFF, 0x7F800000, 0x00800000])), min_size=1, max_size=40),
     st.sampled_from(ELEMENTS), st.sampled_from(BLOCKS), st.sampled_from(mx.RULES), st.sampled_from(MODES),
 )
 def test_any_bits(bits, element, block, rule, mode):
@@ -140,7 +141,8 @@ def test_every_exponent_of_amax(rule):
         assert got.tolist() == want
 
 
-@pytest.mark.parametrize(("amax", "floor", "ceil", "rne"), [(1.125, 1, 2, 1), (1.25, 1, 2, 1), (5.0, 4, 8, 4), (1.5, 1, 2, 2), (3.0, 2, 4, 2), (7.0, 4, 8, 8)])
+@pytest.mark.parametrize(
+    ("amax", "floor", "ceil", "rne"), [(1.125, 1, 2, 1), (1.25, 1, 2, 1), (5.0, 4, 8, 4), (1.5, 1, 2, 2), (3.0, 2, 4, 2), (7.0, 4, 8, 8)])
 def test_rules_give_different_powers(amax, floor, ceil, rne):
     """What amax is rounded to; the scale is that over the element's largest power of two (float8_e4m3fn: 2^8)."""
     for rule, power in (("floor", floor), ("ceil", ceil), ("rne", rne)):
