@@ -35,8 +35,8 @@ class Control(IntEnum):
     NOP = 0
     WAIT = 1  # until counter `event` is at least `value`: a barrier with the other core or with a unit
     SET = 2  # counter `event` becomes `value`
-    BUFFER = 3  # circular buffer `cb` becomes empty, with `base` and `size`; none of its users may be on its way
-    HALT = 4  # the core's queue stops
+    BUFFER = 3  # circular buffer `cb` becomes empty, with `base` and `size`; nothing that uses it may be on its way
+    SYNC = 4  # until everything this core gave out before is done
 
 
 class CpStatus(IntEnum):
@@ -48,7 +48,9 @@ class CpStatus(IntEnum):
     TOO_LARGE = 3  # needs more than its buffer can ever hold
     STRADDLES = 4  # would go over the end of its buffer
     BAD_OP = 5  # no such unit or instruction
-    BUSY = 6  # BUFFER while an instruction that uses the buffer is on its way
+    BUSY = 6  # BUFFER while an instruction that uses the buffer is on its way, or with a base or size that is no multiple of 64
+    FLUSHED = 7  # not carried out: an instruction before it failed
+    STUCK = 8  # not carried out: nothing was on its way that could have let it start
 
 
 def _operand(name: str, what: str, done: str) -> list[Field]:
@@ -72,4 +74,18 @@ INSTRUCTION = Record("INSTRUCTION", BITS, [*HEAD, field("args", ARGS_BITS, "of t
 CONTROL_ARGS = Record("CONTROL_ARGS", ARGS_BITS, [
     field("value", EVENT_BITS), field("cb", 4), field("_pad", 4), field("base", 24, "byte address in local memory, a multiple of 64"),
     field("size", 24, "bytes, a multiple of 64"), field("_rest", ARGS_BITS - EVENT_BITS - 56),
+])
+
+# What a unit is given: its instruction with the operands' byte addresses in local memory.
+START = Record("START", 5 + ARGS_BITS + 72, [
+    field("op", 5), field("args", ARGS_BITS), *(field(name, 24, "byte address of the operand; 0 without") for name in OPERANDS),
+])
+
+# What a unit answers, in order: `status` 0, or an error of its own.
+UNIT_DONE = Record("UNIT_DONE", 40, [field("status", 8), field("info", 32)])
+
+# Completion of an instruction.
+COMPLETION = Record("COMPLETION", 64, [
+    field("tag", 16), field("core", 1), field("unit", 3, "Unit"), field("_pad", 4), field("status", 8, "CpStatus"),
+    field("info", 32, "UNIT: the unit's status, and its info above"),
 ])

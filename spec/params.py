@@ -180,6 +180,8 @@ class PeParams(Params):
     local_banks: int = 4  # of the local memory, rows of 64 bytes interleaved; one access a cycle each
     ecc: bool = False  # of the local memory: single errors corrected, double ones detected
     dma_depth: int = 16  # reads and writes the DMA engine keeps in flight, in bursts
+    queue: int = 4  # instructions that wait for a unit, and as many that it works on
+    deadline: int = 1 << 14  # cycles without progress after which the command processor gives up
 
     def __post_init__(self) -> None:
         self._range("rows", 1, 64, pow2=True)
@@ -191,6 +193,8 @@ class PeParams(Params):
         if not isinstance(self.ecc, bool):
             raise ValueError(f"PeParams.ecc = {self.ecc!r}: expected true or false")
         self._range("dma_depth", 1, 64, pow2=True)
+        self._range("queue", 2, 16, pow2=True)
+        self._range("deadline", 64, 1 << 24)
 
 
 @dataclass(frozen=True, kw_only=True)

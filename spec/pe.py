@@ -8,7 +8,6 @@ from spec.formats import Format, format_of
 
 CHUNK_BYTES = 64  # of one operand row: a chunk of K, in every configuration
 WINDOW = 48  # bits of the dot product's window below the largest product's exponent
-MX_BLOCKS = (16, 32)
 
 
 class DotFormat(IntEnum):
