@@ -29,7 +29,7 @@ setup-system:  ## optional Debian packages: four-state simulator, viewer, faster
 	apt-get install -y -q iverilog ccache liblz4-dev zlib1g-dev
 	apt-get install -y -q gtkwave || echo "gtkwave was not installed; waves still open in any FST viewer"
 
-sim: $(STAMP)  ## main job: every block against golden, then the all-reduce (BLOCK=name: one block)
+sim: $(STAMP)  ## main job: every block against golden, then the all-reduce (BLOCK=name: one block; BLOCK=engines: the processing element's)
 	@$(PY) -m bench.sim $(if $(BLOCK),--block $(BLOCK)) --seed $(SEED) $(if $(filter 1,$(WAVES)),--waves)
 
 test: $(STAMP)  ## fast tier, what CI runs

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from golden.numeric import fp32
 from golden.numeric.fp32 import INF, NAN, Bits
 from spec.formats import FLOAT32, format_of
-from spec.pe import MX_BLOCKS, WINDOW, DotFormat
+from spec.mx import BLOCKS
+from spec.pe import WINDOW, DotFormat
 
 FORMATS = tuple(f.name.lower() for f in DotFormat)
 _NONE = -(1 << 14)  # exponent of what contributes nothing
@@ -97,8 +98,8 @@ def decode(codes: Any, name: str, scale: Any = None, block: int | None = None) -
 
 def _scales(scale: Any, shape: tuple[int, ...], block: int | None) -> I64:
     """Scale code of every element."""
-    if block not in MX_BLOCKS:
-        raise ValueError(f"MX block of {block}; expected one of {', '.join(map(str, MX_BLOCKS))}")
+    if block is None or block not in BLOCKS:
+        raise ValueError(f"MX block of {block}; expected one of {', '.join(map(str, BLOCKS))}")
     s = np.asarray(scale)
     wanted = (shape[0], -(-shape[1] // block))
     if s.shape != wanted:

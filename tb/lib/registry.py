@@ -2,7 +2,8 @@
 
 Keys: [block] name, title, dut ("module:callable"), config, args (attribute paths into the configuration, or "=literal"),
 bench (cocotb module, or a list of them), simulators, four_state (the tests that the fast tier runs on Icarus; default all), depth,
-long (true: the long tier alone runs it, `make sim` only by name); [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
+long (true: the long tier alone runs it, `make sim` only by name), job ("system", the default: what the main job stands on; "engines": the
+processing element's, which `make sim` runs by name, or with BLOCK=engines); [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
 """
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any
 from spec.params import config as named_config
 from tb.lib.simulators import ROOT
 
-_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "four_state", "depth", "waves", "long"}
+_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "four_state", "depth", "waves", "long", "job"}
+JOBS = ("system", "engines")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,7 @@ class BlockPlan:
     depth: int = 4096
     four_state: tuple[str, ...] = ()
     waves: str = ""  # test that `make waves` runs; default the first
+    job: str = "system"
     long: bool = False  # dear to build: only the long tier, and whoever names it, runs it
     ports: dict[str, str] = field(default_factory=dict)
     memory_bytes: int = 1 << 20
@@ -77,6 +80,8 @@ def load(path: Path) -> BlockPlan:
     unknown = sorted(set(block) - _KEYS) + sorted(set(data) - {"block", "ports", "memory", "feature"})
     if unknown:
         raise ValueError(f"{path}: unknown key(s) {', '.join(unknown)}")
+    if block.get("job", "system") not in JOBS:
+        raise ValueError(f"{path}: job {block['job']!r}; expected one of {', '.join(JOBS)}")
     features = tuple(data.get("feature", ()))
     for f in features:
         if not f.get("name") or not f.get("tests") or set(f) - {"name", "tests", "bins"}:
@@ -100,6 +105,11 @@ def blocks() -> dict[str, BlockPlan]:
             raise ValueError(f"{path}: block {plan.name!r} is also in {plans[plan.name].path}")
         plans[plan.name] = plan
     return plans
+
+
+def of_job(job: str) -> list[str]:
+    """Blocks of a job that are not left to the long tier."""
+    return [n for n, plan in blocks().items() if plan.job == job and not plan.long]
 
 
 def find(name: str) -> BlockPlan:
