@@ -89,3 +89,43 @@ COMPLETION = Record("COMPLETION", 64, [
     field("tag", 16), field("core", 1), field("unit", 3, "Unit"), field("_pad", 4), field("status", 8, "CpStatus"),
     field("info", 32, "UNIT: the unit's status, and its info above"),
 ])
+
+
+class UnitStatus(IntEnum):
+    """A unit's own error, in `info` of its completion."""
+
+    OK = 0
+    RANGE = 1  # a size of 0 or beyond the unit's, or a stride that is no multiple of what it must be
+    ALIGN = 2  # an operand's address is no multiple of what it must be
+    LOCAL = 3  # a row of local memory was damaged beyond repair
+    FORMAT = 4  # formats that do not fit each other
+
+
+class OutFormat(IntEnum):
+    """What the reduction unit makes of its sums."""
+
+    FLOAT32 = 0  # int32 sums too: bits as they are
+    BFLOAT16 = 1
+    FLOAT16 = 2
+
+
+def _args(name: str, fields: list[Field]) -> Record:
+    """A unit's `args`, filled up."""
+    return Record(name, ARGS_BITS, [*fields, field("_rest", ARGS_BITS - sum(f.width for f in fields))])
+
+
+# DOT: `a` holds `held` rows, `b` streams `rows` rows, both of `chunks` chunks of 64 bytes that follow each other. Groups of as many held rows as the
+# engine has are taken in turn; for each the chunks in turn; for each the rows in turn.
+DOT_ARGS = _args("DOT_ARGS", [
+    field("format_a", 4, "DotFormat"), field("format_b", 4), field("mx_a", 2, "Mx"), field("mx_b", 2),
+    field("held", 13), field("rows", 13), field("chunks", 13), field("tail", 7, "bytes of the last chunk that count, 1 to 64; the rest are zero"),
+    field("stride_a", 20, "bytes from row to row, a multiple of 64"), field("stride_b", 20),
+    field("scale_a", 20, "bytes from the operand to its scales, a multiple of 64: 8 bytes a row and chunk, rows of chunk 0 first"), field("scale_b", 20),
+])
+
+# REDUCE: what DOT gives, in the same order; sums of `chunks` chunks, `rows` rows, `held` values in each.
+REDUCE_ARGS = _args("REDUCE_ARGS", [
+    field("held", 13), field("rows", 13), field("chunks", 13), field("stride_d", 20, "bytes from row to row of the result"),
+    field("bias", 1, "`a`: binary32 (int32), one a held row, is where every sum starts"), field("integer", 1), field("relu", 1, "what is below 0 becomes +0"),
+    field("out", 2, "OutFormat"),
+])
