@@ -21,7 +21,7 @@ Assumptions
 """
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -195,7 +195,7 @@ class ReduceUnit(Block):
         used = wire(m, Mux(narrow, count << 1, count << 2)[:14], "used")
         begin = wire(m, (Mux(row == 0, job.d, at_row) + Mux(narrow, base << 1, base << 2))[:ADDR], "begin")
         lines = max(1, 4 * p.rows // ROW_BYTES)
-        more = wire(m, used > ((part + 1) << 6), "more") if lines > 1 else 0
+        more = wire(m, used > ((part + 1) << 6), "more") if lines > 1 else Const(0)
         request = self.port_d.request
         here = wire(m, bits.word_select(part, 512) if lines > 1 else bits, "here")
         valid_bytes = wire(m, (used - (part << 6))[:14], "valid_bytes")

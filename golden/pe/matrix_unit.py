@@ -1,0 +1,127 @@
+"""Units of the dot-product and reduction engines on local memory: what a DOT instruction reads, what a REDUCE instruction writes; bit-exact.
+
+Rules: spec/isa.py (DOT_ARGS, REDUCE_ARGS) and docs/numbers.md. Sums take chunks in order, starting from the bias; results are narrowed once.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from golden.numeric import convert, fp32
+from golden.numeric.fp32 import NAN, Bits
+from golden.pe.dot_product import dot_product
+from spec.isa import OutFormat, UnitStatus
+from spec.params import PeParams
+from spec.pe import CHUNK_BYTES, DotFormat, Mx
+
+Bytes = NDArray[np.uint8]
+Args = Mapping[str, int]
+BLOCK = {Mx.BLOCK_16: 16, Mx.BLOCK_32: 32}
+
+
+@dataclass
+class Pending:
+    """Operands of a DOT instruction, as read: codes (rows, K), MX scales as of blocks of 16, or none."""
+
+    held: NDArray[Any]
+    rows: NDArray[Any]
+    formats: tuple[int, int]
+    scales: tuple[NDArray[Any] | None, NDArray[Any] | None]
+    chunks: int
+    bad: bool
+
+
+def dot_status(args: Args, a: int, b: int) -> UnitStatus:
+    """Status known before anything is read."""
+    if not (args["held"] and args["rows"] and args["chunks"] and 1 <= args["tail"] <= CHUNK_BYTES):
+        return UnitStatus.RANGE
+    if any(args[name] % 64 for name in ("stride_a", "stride_b", "scale_a", "scale_b")):
+        return UnitStatus.RANGE
+    return UnitStatus.ALIGN if a % 64 or b % 64 else UnitStatus.OK
+
+
+def unpack(chunk_bytes: Bytes, fmt: DotFormat) -> NDArray[Any]:
+    """Codes of (rows, bytes)."""
+    if fmt.slot_bits == 4:
+        return np.stack([chunk_bytes & 15, chunk_bytes >> 4], axis=2).reshape(len(chunk_bytes), -1)
+    codes = np.ascontiguousarray(chunk_bytes).view(f"<u{fmt.slot_bits // 8}")
+    return (codes & fmt.format.mask).astype(codes.dtype)
+
+
+def _operand(local: Bytes, args: Args, which: str, address: int) -> tuple[NDArray[Any], NDArray[Any] | None, bool]:
+    """(codes, scales as of blocks of 16, whether format and scales do not fit)."""
+    rows = args["held"] if which == "a" else args["rows"]
+    code, mx = args[f"format_{which}"], args[f"mx_{which}"]
+    nbytes = CHUNK_BYTES * args["chunks"]
+    at = address + args[f"stride_{which}"] * np.arange(rows)[:, None] + np.arange(nbytes)
+    data = local[at].copy()
+    data[:, nbytes - CHUNK_BYTES + args["tail"] :] = 0
+    known = code in list(DotFormat)
+    fmt = DotFormat(code) if known else DotFormat.INT8
+    codes = unpack(data, fmt)
+    bad = not known or mx > max(Mx) or (mx != Mx.NONE and (fmt.slot_bits > 8 or fmt is DotFormat.INT8))
+    if mx == Mx.NONE or bad:
+        return codes, None, bad
+    blocks = fmt.lanes // BLOCK[Mx(mx)]
+    at = address + args[f"scale_{which}"] + 8 * np.arange(args["chunks"] * rows)[:, None] + np.arange(blocks)
+    scale = local[at].reshape(args["chunks"], rows, blocks).transpose(1, 0, 2).reshape(rows, -1)
+    return codes, np.repeat(scale, BLOCK[Mx(mx)] // 16, axis=1), False
+
+
+def dot(local: Bytes, args: Args, a: int, b: int) -> Pending:
+    """What DOT reads. The instruction must have passed `dot_status`."""
+    held, scale_a, bad_a = _operand(local, args, "a", a)
+    rows, scale_b, bad_b = _operand(local, args, "b", b)
+    formats = args["format_a"], args["format_b"]
+    bad = bad_a or bad_b
+    if not bad:
+        x, y = map(DotFormat, formats)
+        bad = x.slot_bits != y.slot_bits or (x is DotFormat.INT8) != (y is DotFormat.INT8)
+    return Pending(held, rows, formats, (scale_a, scale_b), args["chunks"], bad)
+
+
+def sums(p: Pending, bias: Bits | None) -> Bits:
+    """(rows, held) patterns: chunks in order, from the bias."""
+    if p.bad:
+        return np.full((len(p.rows), len(p.held)), NAN, np.uint32)
+    names = [DotFormat(f).name.lower() for f in p.formats]
+    kw: dict[str, Any] = {}
+    if any(s is not None for s in p.scales):
+        ones = [np.full((len(x), x.shape[1] // 16), 127, np.uint8) for x in (p.held, p.rows)]
+        kw = {"scale_a": ones[0] if p.scales[0] is None else p.scales[0], "scale_b": ones[1] if p.scales[1] is None else p.scales[1], "block": 16}
+    start = None if bias is None else bias[:, None]
+    return dot_product(p.held, p.rows, *names, bias=start, **kw).T
+
+
+def reduce_status(pe: PeParams, args: Args, a: int, d: int) -> UnitStatus:
+    """Status known before anything is done."""
+    size = 4 if args["out"] == OutFormat.FLOAT32 else 2
+    unit = min(size * pe.rows, 64)
+    right = args["held"] and args["rows"] and args["chunks"] and args["rows"] <= pe.depth and d % unit == 0 and args["stride_d"] % unit == 0
+    return UnitStatus.OK if right and not (args["bias"] and a % min(4 * pe.rows, 64)) else UnitStatus.RANGE
+
+
+def finish(values: Bits, args: Args) -> NDArray[Any]:
+    """Sums as they are written: uint32 or uint16 codes."""
+    if args["relu"]:
+        below = (values >> 31 != 0) & (bool(args["integer"]) | ~fp32.is_nan(values))
+        values = np.where(below, 0, values).astype(np.uint32)
+    if args["out"] == OutFormat.FLOAT32:
+        return values
+    return convert.narrow(values, "bfloat16" if args["out"] == OutFormat.BFLOAT16 else "float16")
+
+
+def reduce(local: Bytes, pending: Pending, args: Args, a: int, d: int) -> UnitStatus:
+    """Sum, finish and write into `local`."""
+    bias = None
+    if args["bias"]:
+        bias = np.ascontiguousarray(local[a : a + 4 * args["held"]]).view("<u4").astype(np.uint32)
+    values = finish(sums(pending, bias), args)
+    data = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"))).view(np.uint8)
+    at = d + args["stride_d"] * np.arange(len(data))[:, None] + np.arange(data.shape[1])
+    local[at] = data
+    return UnitStatus.FORMAT if pending.bad else UnitStatus.OK

@@ -1,0 +1,54 @@
+"""Matrix unit: dot-product and reduction engines with the units that give them their operands and take their results.
+
+Members
+    `start_dot`, `start_reduce` In streams START; `done_dot`, `done_reduce` Out streams UNIT_DONE
+    `port_a`, `port_b`, `port_sa`, `port_sb`, `port_bias`, `port_d`  Out(LocalPort)
+
+A DOT and a REDUCE instruction of the same sizes belong together, in the same order; a REDUCE may have been given first.
+The parts: :mod:`rtl.pe.dot_unit`, :mod:`rtl.pe.dot_product`, :mod:`rtl.pe.reduction`, :mod:`rtl.pe.reduce_unit`.
+"""
+from __future__ import annotations
+
+from amaranth.hdl import Module
+from amaranth.lib import stream
+from amaranth.lib.wiring import In, Out, connect, flipped
+
+from rtl.common.block import Block
+from rtl.common.layouts import layout
+from rtl.pe.dot_product import DotProduct
+from rtl.pe.dot_unit import DotUnit
+from rtl.pe.local_port import LocalPort
+from rtl.pe.reduce_unit import ReduceUnit
+from rtl.pe.reduction import Reduction
+from spec.isa import START, UNIT_DONE
+from spec.params import PeParams
+
+PORTS = ("port_a", "port_b", "port_sa", "port_sb", "port_bias", "port_d")
+
+
+class MatrixUnit(Block):
+    def __init__(self, pe: PeParams):
+        self.pe = pe
+        start, done = In(stream.Signature(layout(START))), Out(stream.Signature(layout(UNIT_DONE)))
+        super().__init__({
+            "start_dot": start, "start_reduce": start, "done_dot": done, "done_reduce": done, **{name: Out(LocalPort(pe)) for name in PORTS},
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        m.submodules.dot = dot = DotUnit(self.pe)
+        m.submodules.engine = engine = DotProduct(self.pe)
+        m.submodules.banks = banks = Reduction(self.pe)
+        m.submodules.reduce = reduce = ReduceUnit(self.pe)
+        connect(m, flipped(self.start_dot), dot.start)
+        connect(m, flipped(self.start_reduce), reduce.start)
+        connect(m, dot.done, flipped(self.done_dot))
+        connect(m, reduce.done, flipped(self.done_reduce))
+        for a, b in ((dot.held, engine.held), (dot.row, engine.row), (engine.result, banks.sums), (reduce.fill, banks.fill),
+                     (reduce.drain, banks.drain), (reduce.bias, banks.bias), (banks.memory, reduce.memory)):
+            connect(m, a, b)
+        m.d.comb += [banks.sfu.ready.eq(1), banks.neighbour.ready.eq(1)]
+        for unit, names in ((dot, PORTS[:4]), (reduce, PORTS[4:])):
+            for name in names:
+                connect(m, getattr(unit, name), flipped(getattr(self, name)))
+        return m
