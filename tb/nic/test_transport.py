@@ -467,7 +467,8 @@ async def test_outlet(dut):
     await b.run(20000)
     order = [m["opcode"] == Opcode.ACK for m in r.sent_metas()]
     assert sum(order) == 1 and order.index(True) <= 2 and len(order) >= 5, order
-    assert r.counter("nic_retransmits") or r.counter("nic_tx_packets") == 24 + 9
+    packets = r.counter("nic_tx_packets")
+    assert packets == 24 + 9 or packets > 24 + 9 and r.counter("nic_retransmits")
     b.cover("ACK first")
 
 
