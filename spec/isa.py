@@ -123,9 +123,32 @@ DOT_ARGS = _args("DOT_ARGS", [
     field("scale_a", 20, "bytes from the operand to its scales, a multiple of 64: 8 bytes a row and chunk, rows of chunk 0 first"), field("scale_b", 20),
 ])
 
+# DMA: rows between memory (`address`) and local memory (`a` read, or `d` written); `b` is the index list of GATHER and SCATTER. See spec/dma.py.
+DMA_ARGS = _args("DMA_ARGS", [
+    field("address", 64, "byte address in memory"), field("to_memory", 1, "from local memory (`a`) to memory; else from memory to local memory (`d`)"),
+    field("kind", 2, "DmaOp"), field("row_bytes", 20), field("rows", 16), field("planes", 16),
+    field("row_memory", 32, "signed bytes from row to row in memory; GATHER, SCATTER: what an index is multiplied by"),
+    field("row_local", 20, "signed"), field("plane_memory", 32, "signed"), field("plane_local", 20, "signed"), field("fill", 32, "pattern of FILL"),
+])
+
+# LAYOUT: a tile from `a` to `d`. See spec/layout_unit.py.
+LAYOUT_ARGS = _args("LAYOUT_ARGS", [
+    field("kind", 2, "LayoutOp"), field("size", 2, "of an element: 0 one byte, 1 two, 2 four"), field("rows", 16), field("columns", 16),
+    field("stride_a", 24), field("stride_d", 24),
+])
+
 # REDUCE: what DOT gives, in the same order; sums of `chunks` chunks, `rows` rows, `held` values in each.
 REDUCE_ARGS = _args("REDUCE_ARGS", [
     field("held", 13), field("rows", 13), field("chunks", 13), field("stride_d", 20, "bytes from row to row of the result"),
     field("bias", 1, "`a`: binary32 (int32), one a held row, is where every sum starts"), field("integer", 1), field("relu", 1, "what is below 0 becomes +0"),
     field("out", 2, "OutFormat"),
 ])
+
+
+#: Operations of each unit, by `op`; a unit with one operation has the name of the unit.
+OPS: dict[Unit, tuple[str, ...]] = {
+    Unit.CONTROL: tuple(c.name.lower() for c in Control), Unit.DMA: ("dma",), Unit.LAYOUT: ("layout",), Unit.DOT: ("dot",), Unit.REDUCE: ("reduce",),
+    Unit.SFU: ("sfu",),
+}
+ARGS: dict[Unit, Record] = {Unit.CONTROL: CONTROL_ARGS, Unit.DMA: DMA_ARGS, Unit.LAYOUT: LAYOUT_ARGS, Unit.DOT: DOT_ARGS, Unit.REDUCE: REDUCE_ARGS}
+SIGNED_ARGS = ("row_memory", "row_local", "plane_memory", "plane_local")
