@@ -230,7 +230,7 @@ CONFIGS: dict[str, SystemParams] = {
     "small": SystemParams(
         nodes=8,
         node=NodeParams(
-            pe=PeParams(rows=8, depth=128, lanes=8, local_bytes=128 << 10, local_banks=8),
+            pe=PeParams(rows=8, depth=128, lanes=8, local_bytes=256 << 10, local_banks=16),
             mem=MemParams(size_bytes=16 << 20, banks=8),
             me=MeParams(queues=8, window=64),
             nic=NicParams(qps=64, mrs=64, sq_depth=64, rq_depth=64),
