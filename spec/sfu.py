@@ -65,6 +65,10 @@ class SfuFormat(IntEnum):
     FLOAT16 = 2
 
 
+#: What travels with a beat after its operands, from the least bit: see docs/blocks/sfu.md.
+CONTROL = (("op", 5), ("format_a", 2), ("format_b", 2), ("format_out", 2), ("scalar", 1), ("first", 1), ("last", 1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Region:
     """Segments of one function. `octaves`: (base row, bits) of octave `first`, `first` + 1, ...; `near`: row of [0, 2^first), -1 if there is none."""

@@ -1,0 +1,450 @@
+"""One lane of the special function unit: an element's operands in, its result out, every cycle, whatever the operation.
+
+Pipeline (registers at the end of each stage; a stage loads only when `enable` of that stage is 1, what functions alone need only for functions):
+
+| stage | work |
+|---|---|
+| 0 | widen a and b exactly to binary32, or take the scalar for b |
+| 1 | take a (and b) apart, normalise; special values; align and add; minimum, maximum, ReLU |
+| 2 | exponent of 2: significand times log2(e); clamp's second compare |
+| 3 | exponent of 2: cut to 34 bits below the point; row of the table and place t in its segment |
+| 4 | read c4, c3 |
+| 5 to 8 | p = c + (t * p >> 28), for c3, c2, c1, c0 |
+| 9 | sigmoid, SiLU, GELU: U or 1 - U |
+| 10 | times significand; log: n * ln 2 |
+| 11 | log: add; choose the internal result |
+| 12 | normalise |
+| 13 | round once to the result's format, into `d` |
+
+Latency 14 cycles, interval 1. `config[k]` and `enable[k]` belong to stage k; `low` (the scalar b) to stage 0, `high` to stage 2. `wide` is a as binary32
+after stage 0, for the row operations.
+
+Assumptions (guarded by the front end in :mod:`rtl.pe.sfu`):
+1. Stages beyond 0 are enabled for elementwise operations alone.
+2. The low half of a 32-bit element holds a 16-bit one; its high half is ignored.
+"""
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
+from amaranth.lib import data
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import In, Out
+
+from rtl.common.block import Block
+from rtl.numeric.convert import widen_bfloat16, widen_float16
+from rtl.numeric.fp32_add import align_add
+from rtl.numeric.minmax import minmax
+from rtl.numeric.pipeline import wire
+from rtl.pe.sfu_round import INNER, NORMAL, normalise, round_pack
+from spec.sfu import (
+    COEFFICIENT_BITS,
+    EXPONENT_BITS,
+    FRACTION,
+    LN2,
+    LN2_FRACTION,
+    LOG2E,
+    LOG2E_FRACTION,
+    PLACE,
+    POWER_FRACTION,
+    REGIONS,
+    ROWS,
+    SfuFormat,
+    SfuOp,
+)
+
+STAGES = 14
+LANE_CONFIG = data.StructLayout({"op": 5, "format_a": 2, "format_b": 2, "format_out": 2, "scalar": 1})
+KIND = 3
+NUMBER, ZERO, ONE, HALF, INFINITE, NAN = range(6)
+ROW = len(ROWS).bit_length()
+_SIGNED = (SfuOp.RECIPROCAL, SfuOp.TANH, SfuOp.GELU, SfuOp.SILU)
+
+#: An operand, or what stands for the result, between stages 1 and 10: (-1)^negative * mag * 2^(exp - 23), or the special value `kind`.
+OPERAND = data.StructLayout({"mag": 28, "exp": signed(10), "negative": 1, "kind": KIND})
+
+
+def among(op: Value, *ops: SfuOp) -> Value:
+    return Cat(*(op == o for o in ops)).any()
+
+
+def _signed(m: Module, value: Value, bits: int, name: str) -> Signal:
+    s = Signal(signed(bits), name=name)
+    m.d.comb += s.eq(value)
+    return s
+
+
+class SfuLane(Block):
+    """See the module's contract.
+
+    Members: `enable` In STAGES; `config` In STAGES x LANE_CONFIG; `a`, `b`, `low`, `high` In 32; `wide`, `d` Out 32.
+    """
+
+    def __init__(self):
+        super().__init__({
+            "enable": In(STAGES), "config": In(data.ArrayLayout(LANE_CONFIG, STAGES)),
+            "a": In(32), "b": In(32), "low": In(32), "high": In(32), "wide": Out(32), "d": Out(32),
+        })
+
+    def elaborate(self, platform):
+        m = Module()
+        on = [wire(m, self.enable[k], f"on{k}") for k in range(STAGES)]
+        function = [wire(m, self.enable[k] & (self.config[k].op <= SfuOp.SILU), f"function{k}") for k in range(STAGES)]
+        self._stages_0_and_1(m, on)
+        self._carry(m, on, function)
+        row, t, scale, exact = self._locate(m, function)
+        p, e = self._polynomial(m, function, row, t)
+        self._finish(m, on, function, p, e, scale, exact)
+        return m
+
+    # -- operands ------------------------------------------------------------------------------------------------------------------------
+
+    def _stages_0_and_1(self, m: Module, on: list[Signal]) -> None:
+        c = self.config
+        a, b = Signal(32, reset_less=True), Signal(32, reset_less=True)
+
+        def widen(x: Value, fmt: Value, name: str) -> Signal:
+            brain = widen_bfloat16(m, x, canonical=False, name=f"{name}_bf")
+            half = widen_float16(m, x, canonical=False, name=f"{name}_h")
+            return wire(m, Mux(fmt == SfuFormat.FLOAT16, half, Mux(fmt == SfuFormat.BFLOAT16, brain, x))[:32], name)
+
+        wide_a, wide_b = widen(self.a, c[0].format_a, "wide_a"), widen(self.b, c[0].format_b, "wide_b")
+        with m.If(on[0]):
+            m.d.sync += [a.eq(wide_a), b.eq(Mux(c[0].scalar, self.low, wide_b))]
+        m.d.comb += self.wide.eq(a)
+
+        op = c[1].op
+        sig_a, exp_a = self._apart(m, a, "a")
+        sig_b, exp_b = self._apart(m, b, "b")
+        zero_a, zero_b = wire(m, ~a[:31].any(), "zero_a"), wire(m, ~b[:31].any(), "zero_b")
+        top_a, top_b = wire(m, a[23:31].all(), "top_a"), wire(m, b[23:31].all(), "top_b")
+        nan_a, nan_b = wire(m, top_a & a[:23].any(), "nan_a"), wire(m, top_b & b[:23].any(), "nan_b")
+        inf_a, inf_b = wire(m, top_a & ~nan_a, "inf_a"), wire(m, top_b & ~nan_b, "inf_b")
+
+        # a function's own result for special operands
+        kind, sign = Signal(KIND, name="function_kind"), Signal(name="function_sign")
+        m.d.comb += sign.eq(a[31] & among(op, *_SIGNED))
+        with m.If(nan_a):
+            m.d.comb += kind.eq(NAN)
+        with m.Elif(zero_a):
+            with m.Switch(op):
+                with m.Case(SfuOp.EXP, SfuOp.EXP2):
+                    m.d.comb += kind.eq(ONE)
+                with m.Case(SfuOp.SIGMOID):
+                    m.d.comb += kind.eq(HALF)
+                with m.Case(SfuOp.LOG):
+                    m.d.comb += [kind.eq(INFINITE), sign.eq(1)]
+                with m.Case(SfuOp.RECIPROCAL, SfuOp.RSQRT):
+                    m.d.comb += [kind.eq(INFINITE), sign.eq(a[31])]
+                with m.Default():
+                    m.d.comb += kind.eq(ZERO)
+        with m.Elif(a[31] & among(op, SfuOp.LOG, SfuOp.RSQRT)):
+            m.d.comb += kind.eq(NAN)
+        with m.Elif(inf_a):
+            with m.Switch(op):
+                with m.Case(SfuOp.LOG):
+                    m.d.comb += kind.eq(INFINITE)
+                with m.Case(SfuOp.RECIPROCAL, SfuOp.RSQRT):
+                    m.d.comb += kind.eq(ZERO)
+                with m.Case(SfuOp.TANH):
+                    m.d.comb += kind.eq(ONE)
+                with m.Case(SfuOp.SIGMOID):
+                    m.d.comb += kind.eq(Mux(a[31], ZERO, ONE))
+                with m.Default():
+                    m.d.comb += kind.eq(Mux(a[31], ZERO, INFINITE))
+
+        # sum, difference, product
+        addend = wire(m, Cat(b[:31], b[31] ^ (op == SfuOp.SUB)), "addend")
+        swap = wire(m, a[:31] < b[:31], "swap")
+        total = align_add(m, a, addend, swap)
+        no_product = wire(m, nan_a | nan_b | (inf_a & zero_b) | (inf_b & zero_a), "no_product")
+        product_kind = Mux(no_product, NAN, Mux(inf_a | inf_b, INFINITE, Mux(zero_a | zero_b, ZERO, NUMBER)))
+        is_mul = wire(m, op == SfuOp.MUL, "is_mul")
+
+        #: stages 1 to 10 keep operands; this is what stage 1 makes
+        self.operand = [Signal(OPERAND, name=f"operand{k}", reset_less=True) for k in range(STAGES - 3)]
+        self.y = [Signal(24, name=f"y{k}", reset_less=True) for k in range(STAGES - 4)]
+        self.picked = Signal(32, reset_less=True)
+        with m.If(on[1]):
+            with m.If(among(op, SfuOp.ADD, SfuOp.SUB)):
+                m.d.sync += [
+                    self.operand[1].mag.eq(total["sum"]), self.operand[1].exp.eq(total["exp"].as_unsigned() - 130),
+                    self.operand[1].negative.eq(total["sign"]),
+                    self.operand[1].kind.eq(Mux(total["nan"], NAN, Mux(total["inf"], INFINITE, NUMBER))),
+                ]
+            with m.Elif(is_mul):
+                m.d.sync += [
+                    self.operand[1].mag.eq(sig_a), self.operand[1].exp.eq(exp_a + exp_b), self.operand[1].negative.eq(a[31] ^ b[31]),
+                    self.operand[1].kind.eq(product_kind), self.y[1].eq(sig_b),
+                ]
+            with m.Else():
+                m.d.sync += [
+                    self.operand[1].mag.eq(sig_a), self.operand[1].exp.eq(exp_a), self.operand[1].negative.eq(sign), self.operand[1].kind.eq(kind),
+                ]
+        # minimum, maximum, clamp's maximum, ReLU
+        chosen = minmax(m, a, b, maximum=op != SfuOp.MIN, integer=Const(0, 1), swap=swap, name="first")
+        relu = wire(m, Mux(a[31] & ~nan_a, 0, a)[:32], "relu")
+        picking = wire(m, on[1] & among(op, SfuOp.RELU, SfuOp.MIN, SfuOp.MAX, SfuOp.CLAMP), "picking")
+        with m.If(picking):
+            m.d.sync += self.picked.eq(Mux(op == SfuOp.RELU, relu, chosen))
+        self.source_negative = Signal(reset_less=True)  # sign of a, for the functions that have two sides
+        with m.If(on[1]):
+            m.d.sync += self.source_negative.eq(a[31])
+
+    def _apart(self, m: Module, x: Value, name: str) -> tuple[Signal, Signal]:
+        """Significand with its leading one at bit 23, and exponent; of numbers other than zero."""
+        normal = wire(m, x[23:31].any(), f"{name}_normal")
+        s, count = wire(m, Cat(x[:23], normal), f"{name}_s"), []
+        for k in (16, 8, 4, 2, 1):
+            go = wire(m, ~s[24 - k:].any(), f"{name}_go{k}")
+            s = wire(m, Mux(go, (s << k)[:24], s), f"{name}_s{k}")
+            count.insert(0, go)
+        return s, _signed(m, Cat(x[23] | ~normal, x[24:31]) - 127 - Cat(*count), 10, f"{name}_exp")
+
+    def _carry(self, m: Module, on: list[Signal], function: list[Signal]) -> None:
+        """Operands from stage 2 to 10; the second compare of clamp, and what was picked taken apart, in stage 2."""
+        op = self.config[2].op
+        clamped = minmax(m, self.picked, self.high, maximum=Const(0, 1), integer=Const(0, 1), name="second")
+        x = wire(m, Mux(op == SfuOp.CLAMP, clamped, self.picked), "x")
+        picked = wire(m, among(op, SfuOp.RELU, SfuOp.MIN, SfuOp.MAX, SfuOp.CLAMP), "is_picked")
+        normal = wire(m, x[23:31].any(), "x_normal")
+        top = wire(m, x[23:31].all(), "x_top")
+        with m.If(on[2]):
+            with m.If(picked):
+                m.d.sync += [
+                    self.operand[2].mag.eq(Cat(x[:23], normal)), self.operand[2].exp.eq(Cat(x[23] | ~normal, x[24:31]) - 127),
+                    self.operand[2].negative.eq(x[31]),
+                    self.operand[2].kind.eq(Mux(top, Mux(x[:23].any(), NAN, INFINITE), NUMBER)),
+                ]
+            with m.Else():
+                m.d.sync += self.operand[2].eq(self.operand[1])
+        for k in range(3, STAGES - 3):
+            with m.If(on[k]):
+                m.d.sync += self.operand[k].eq(self.operand[k - 1])
+        for k in range(2, STAGES - 4):
+            carries = wire(m, on[k] & (self.config[k].op == SfuOp.MUL), f"carries{k}")
+            with m.If(carries):
+                m.d.sync += self.y[k].eq(self.y[k - 1])
+        self.negative = [Signal(name=f"source_negative{k}", reset_less=True) for k in range(STAGES)]
+        self.negative[1] = self.source_negative
+        for k in range(2, 9):
+            with m.If(function[k]):
+                m.d.sync += self.negative[k].eq(self.negative[k - 1])
+
+    # -- range reduction -----------------------------------------------------------------------------------------------------------------
+
+    def _locate(self, m: Module, function: list[Signal]) -> tuple[Signal, Signal, Signal, Signal]:
+        """Stages 2 and 3: row, t, the exponent that the row's is added to, and whether the result is exact."""
+        op2, op = self.config[2].op, self.config[3].op
+        x = self.operand[1]
+        base2 = wire(m, Mux(op2 == SfuOp.EXP2, 1 << LOG2E_FRACTION, LOG2E), "base2")
+        far = wire(m, among(op2, SfuOp.SIGMOID, SfuOp.SILU) & (x.exp >= 5), "far")
+        powers = wire(m, function[2] & (far | among(op2, SfuOp.EXP, SfuOp.EXP2)), "powers")
+        product = Signal(64, reset_less=True)
+        with m.If(powers):
+            m.d.sync += product.eq(x.mag[:24] * base2)
+        power = Signal(reset_less=True)
+        down = Signal(reset_less=True)  # the exponent of 2 is negative
+        with m.If(function[2]):
+            m.d.sync += [power.eq(powers), down.eq(far | self.source_negative)]
+
+        # exponent of 2
+        x = self.operand[2]
+        amount = _signed(m, LOG2E_FRACTION + 23 - POWER_FRACTION - x.exp, 11, "amount")
+        shift = wire(m, Mux(amount < 0, 0, Mux(amount > 63, 63, amount))[:6], "shift")
+        whole = wire(m, product >> shift, "whole")
+        lost = wire(m, (whole << shift)[:64] != product, "lost")
+        size = POWER_FRACTION + 11
+        y = wire(m, Mux(down, (~whole[:size] + (~lost)), whole[:size])[:size], "y")
+        far_out = wire(m, x.exp >= 8, "far_out")
+        k = _signed(m, Mux(far_out, Mux(down, -512, 512), y[POWER_FRACTION:].as_signed()), 11, "k")
+        integer = wire(m, ~y[:POWER_FRACTION].any() & ~lost, "integer")
+        (power_base, _), = REGIONS["exp2"].octaves
+
+        # octaves
+        table_row, table_t = Signal(ROW), Signal(PLACE)
+        frac = x.mag[:23]
+        with m.Switch(op):
+            for name, ops in (("reciprocal", (SfuOp.RECIPROCAL,)), ("rsqrt", (SfuOp.RSQRT,)), ("log", (SfuOp.LOG,)), ("tanh", (SfuOp.TANH,)),
+                              ("sigmoid", (SfuOp.SIGMOID, SfuOp.SILU)), ("gelu", (SfuOp.GELU,))):
+                octave = {"rsqrt": x.exp[0], "reciprocal": Const(0, 1), "log": Const(0, 1)}.get(name, x.exp)
+                with m.Case(*ops):
+                    self._octaves(m, name, octave, x.mag[:24], table_row, table_t)
+        row, t = Signal(ROW, name="row3", reset_less=True), Signal(PLACE, name="t3", reset_less=True)
+        scale = Signal(signed(11), name="scale3", reset_less=True)
+        exact = Signal(name="exact3", reset_less=True)
+        scales = {SfuOp.RECIPROCAL: -x.exp, SfuOp.RSQRT: -(x.exp >> 1), SfuOp.TANH: Mux(x.exp >= 4, 0, x.exp), SfuOp.GELU: Mux(x.exp >= 4, -256, 0)}
+        own = Signal(signed(11), name="own_scale")
+        with m.Switch(op):
+            for o, value in scales.items():
+                with m.Case(o):
+                    m.d.comb += own.eq(value)
+        even = wire(m, ~frac.any() & ((op == SfuOp.RECIPROCAL) | ((op == SfuOp.RSQRT) & ~x.exp[0])), "even")
+        with m.If(function[3]):
+            m.d.sync += [
+                row.eq(Mux(power, power_base + y[PLACE:POWER_FRACTION], table_row)), t.eq(Mux(power, y[:PLACE], table_t)),
+                scale.eq(Mux(power, k, own)), exact.eq(even | (integer & (op == SfuOp.EXP2))),
+            ]
+        return row, t, scale, exact
+
+    def _octaves(self, m: Module, name: str, octave: Value, sig: Value, row: Signal, t: Signal) -> None:
+        """Row and t of the argument sig * 2^(octave - 23) in the region `name`; octaves beyond the last count as the last."""
+        r = REGIONS[name]
+        frac = sig[:23]
+        last = r.first + len(r.octaves) - 1
+
+        def place(base: int, bits: int) -> list:
+            return [row.eq(base + frac[23 - bits:]), t.eq(Cat(Const(0, PLACE - 23 + bits), frac[:23 - bits]))]
+
+        if len(r.octaves) == 1:
+            m.d.comb += place(*r.octaves[0])
+            return
+        with m.If(octave >= last):
+            m.d.comb += place(*r.octaves[-1])
+        for o, (base, bits) in list(enumerate(r.octaves))[-2::-1]:
+            with m.Elif((octave == r.first + o) if o or r.near >= 0 else Const(1, 1)):
+                m.d.comb += place(base, bits)
+        if r.near >= 0:
+            with m.Else():  # below the first octave: what is cut off sets the least bit
+                room = PLACE - 23 - 1  # significand in t when the exponent is first - 1
+                wide = wire(m, Cat(Const(0, room), sig)[:PLACE], f"{name}_wide")
+                away = _signed(m, r.first - 1 - octave, 11, f"{name}_away")
+                shift = wire(m, Mux(away > 31, 31, away)[:5], f"{name}_shift")
+                moved = wire(m, wide >> shift, f"{name}_moved")
+                m.d.comb += [row.eq(r.near), t.eq(moved | ((moved << shift)[:PLACE] != wide))]
+
+    # -- polynomial ----------------------------------------------------------------------------------------------------------------------
+
+    def _polynomial(self, m: Module, function: list[Signal], row: Signal, t: Signal) -> tuple[Signal, Signal]:
+        """Stages 4 to 8: P (unsigned) and the row's exponent, negated, plus 1."""
+        rows = [row]
+        for k in range(4, 7):
+            rows.append(Signal(ROW, name=f"row{k}", reset_less=True))
+            with m.If(function[k]):
+                m.d.sync += rows[-1].eq(rows[-2])
+        ts = [t]
+        for k in range(4, 8):
+            ts.append(Signal(PLACE, name=f"t{k}", reset_less=True))
+            with m.If(function[k]):
+                m.d.sync += ts[-1].eq(ts[-2])
+
+        def table(name: str, columns: tuple[int, ...], stage: int) -> Signal:
+            """Fields of the row that stands before `stage`, read in it."""
+            bits = [(*COEFFICIENT_BITS, EXPONENT_BITS)[j] for j in columns]
+            init = []
+            for r in ROWS:
+                value, at = 0, 0
+                for j, b in zip(columns, bits, strict=True):
+                    value |= ((1 - r[j] if j == 5 else r[j]) & (1 << b) - 1) << at
+                    at += b
+                init.append(value)
+            memory = m.submodules[name] = Memory(shape=sum(bits), depth=len(ROWS), init=init)
+            port = memory.read_port()
+            m.d.comb += [port.addr.eq(rows[stage - 4]), port.en.eq(function[stage])]
+            return port.data
+
+        n1, n2, n3, n4 = COEFFICIENT_BITS[1:]
+        first = table("table43", (3, 4), 4)
+        p = _signed(m, first[n3:].as_signed(), n4, "c4")
+        for k, (c, bits) in enumerate(((first[:n3], n3), (table("table2", (2,), 5), n2), (table("table1", (1,), 6), n1))):
+            p = self._step(m, function[5 + k], ts[1 + k], p, c.as_signed(), signed(bits), f"p{3 - k}")
+        last = table("table0", (0, 5), 7)
+        out = self._step(m, function[8], ts[4], p, last[:COEFFICIENT_BITS[0]], COEFFICIENT_BITS[0], "p0")
+        e = Signal(EXPONENT_BITS, reset_less=True)
+        with m.If(function[8]):
+            m.d.sync += e.eq(last[COEFFICIENT_BITS[0]:])
+        return out, e
+
+    def _step(self, m: Module, enable: Signal, t: Signal, p: Signal, c: Value, shape, name: str) -> Signal:
+        """c + (t * p >> PLACE), registered."""
+        part = _signed(m, (t * p) >> PLACE, len(p) + 1, f"{name}_part")
+        out = Signal(shape, name=name, reset_less=True)
+        with m.If(enable):
+            m.d.sync += out.eq(c + part)
+        return out
+
+    # -- result --------------------------------------------------------------------------------------------------------------------------
+
+    def _finish(self, m: Module, on: list[Signal], function: list[Signal], p: Signal, e: Signal, scale3: Signal, exact3: Signal) -> None:
+        """Stages 9 to 13."""
+        scale, exact = scale3, exact3
+        for k in range(4, 9):
+            next_scale, next_exact = Signal(signed(11), name=f"scale{k}", reset_less=True), Signal(name=f"exact{k}", reset_less=True)
+            with m.If(function[k]):
+                m.d.sync += [next_scale.eq(scale), next_exact.eq(exact)]
+            scale, exact = next_scale, next_exact
+
+        # stage 9
+        op, x = self.config[9].op, self.operand[8]
+        own = _signed(m, scale + 1 - e, 12, "own")
+        cut = wire(m, Mux(-own > 63, 63, -own)[:6], "cut")
+        whole = wire(m, p >> cut, "u_whole")
+        rest = wire(m, ((1 << FRACTION) - whole - ((whole << cut)[:64] != p))[:FRACTION + 1], "rest")
+        sided = wire(m, among(op, SfuOp.SIGMOID, SfuOp.SILU, SfuOp.GELU) & ~self.negative[8], "sided")
+        flat = wire(m, (op == SfuOp.TANH) & (x.exp >= 4), "flat")
+        weight = Signal(FRACTION + 2, reset_less=True)
+        power = Signal(signed(12), reset_less=True)
+        by_sig, certain = Signal(reset_less=True), Signal(reset_less=True)
+        is_log = wire(m, op == SfuOp.LOG, "is_log")
+        with m.If(function[9]):
+            m.d.sync += [
+                weight.eq(Mux(flat, (1 << FRACTION) - 1, Mux(sided, rest, Mux(is_log & (e == 0), p << 1, p)))),
+                power.eq(Mux(sided | flat, 0, own) + Mux(among(op, SfuOp.SILU, SfuOp.GELU), x.exp, 0)),
+                by_sig.eq(among(op, SfuOp.SILU, SfuOp.GELU) | ((op == SfuOp.TANH) & ~flat)), certain.eq(exact),
+            ]
+
+        # stage 10: times the significand, the other significand, or (log) d; log: n * ln 2
+        op, x = self.config[10].op, self.operand[9]
+        multiplies = wire(m, function[10] | (on[10] & (op == SfuOp.MUL)), "multiplies")
+        frac = x.mag[:23]
+        high = wire(m, frac[22], "high")
+        d = wire(m, Mux(high, -frac, frac << 1)[:24], "d_magnitude")  # 2^23 - frac in 23 bits, frac is not 0
+        is_log10 = wire(m, op == SfuOp.LOG, "is_log10")
+        left = wire(m, Mux(is_log10, Mux(high, d[:23], d), Mux(by_sig | (op == SfuOp.MUL), x.mag[:24], 1 << 23))[:24], "left")
+        right = wire(m, Mux(op == SfuOp.MUL, self.y[9], weight)[:FRACTION + 2], "right")
+        product = Signal(64, name="product10", reset_less=True)
+        with m.If(multiplies):
+            m.d.sync += product.eq(left * right)
+        n = _signed(m, x.exp + high, 10, "n")
+        logs = wire(m, function[10] & is_log10, "logs")
+        multiple, high11, none = Signal(signed(64), reset_less=True), Signal(reset_less=True), Signal(reset_less=True)
+        with m.If(logs):
+            m.d.sync += [multiple.eq(n * LN2), high11.eq(high), none.eq(n == 0)]
+        power11, certain11 = Signal(signed(12), reset_less=True), Signal(reset_less=True)
+        with m.If(function[10]):
+            m.d.sync += [power11.eq(power), certain11.eq(certain)]
+
+        # stage 11
+        op, x = self.config[11].op, self.operand[10]
+        inner = Signal(INNER, reset_less=True)
+        choice = Signal(INNER, name="choice")
+        part = wire(m, product >> FRACTION + 24 - LN2_FRACTION, "log_part")
+        total = _signed(m, multiple + Mux(high11, -part, part), 64, "log_total")
+        size = wire(m, Mux(total < 0, -total, total)[:64], "log_size")
+        m.d.comb += [choice.negative.eq(x.negative), choice.nan.eq(x.kind == NAN), choice.inf.eq(x.kind == INFINITE)]
+        with m.If(x.kind != NUMBER):
+            m.d.comb += [choice.mag.eq(Mux((x.kind == ONE) | (x.kind == HALF), 1 << 63, 0)), choice.exp.eq(Mux(x.kind == HALF, -64, -63))]
+        with m.Elif(op == SfuOp.LOG):
+            m.d.comb += [
+                choice.mag.eq(Mux(none, product, size)), choice.exp.eq(Mux(none, -(FRACTION + 24), -LN2_FRACTION)),
+                choice.negative.eq(Mux(none, high11 & product.any(), total < 0)), choice.sticky.eq(product.any() | ~none),
+            ]
+        with m.Elif(op == SfuOp.MUL):
+            m.d.comb += [choice.mag.eq(product), choice.exp.eq(x.exp - 46)]
+        with m.Elif(op <= SfuOp.SILU):
+            m.d.comb += [choice.mag.eq(product), choice.exp.eq(power11 - FRACTION - 23), choice.sticky.eq(~certain11)]
+        with m.Else():
+            m.d.comb += [choice.mag.eq(x.mag), choice.exp.eq(x.exp - 23)]
+        with m.If(on[11]):
+            m.d.sync += inner.eq(choice)
+
+        # stages 12 and 13
+        normal = Signal(NORMAL, reset_less=True)
+        fields = normalise(m, inner)
+        with m.If(on[12]):
+            m.d.sync += [normal[key].eq(value) for key, value in fields.items()]
+        d = Signal(32, name="result", reset_less=True)
+        rounded = round_pack(m, normal, self.config[13].format_out)
+        with m.If(on[13]):
+            m.d.sync += d.eq(rounded)
+        m.d.comb += self.d.eq(d)
+
