@@ -127,8 +127,9 @@ def join(parts: list[Beats]) -> Beats:
 
 
 def random_beats(rng: np.random.Generator, lanes: int, n: int) -> Beats:
-    """Any operation and formats in any beat; rows of up to 9 beats, with elementwise beats among theirs."""
+    """Any operation and formats in any beat, every other one as the beat before; rows of a few beats, with elementwise beats among theirs."""
     op = rng.integers(0, SfuOp.ROW_SUM, n)
+    op = op[np.maximum.accumulate(np.where(rng.integers(0, 2, n) > 0, np.arange(n), 0))]
     first, last = rng.integers(0, 2, n), rng.integers(0, 2, n)
     formats = rng.integers(0, 3, (3, n))
     keep = rng.integers(0, 4, (n, lanes)) > 0
