@@ -16,8 +16,8 @@ Parameters: `PeParams.lanes`.
 Members: `beats` In stream of :func:`beat_layout`; `results` Out stream of :func:`result_layout`.
 Latency: 14 cycles for every operation (rows: from the last beat). Interval: one beat a cycle, also between different operations and rows of one beat.
 
-The pipeline is rigid: it moves as a whole in a cycle in which the last stage is empty or is being taken. Lanes: :mod:`rtl.pe.sfu_lane`; row operations:
-:mod:`rtl.pe.sfu_rows`.
+The pipeline is rigid: it moves as a whole in a cycle in which the last stage is empty or is being taken. Lanes: :mod:`rtl.pe.sfu_lane`; their
+tables: :mod:`rtl.pe.sfu_tables`; row operations: :mod:`rtl.pe.sfu_rows`.
 
 Assumptions:
 1. `op` and formats are codes of their enumerations; given by the requester.
@@ -35,6 +35,7 @@ from rtl.common.block import Block, shared
 from rtl.numeric.pipeline import wire
 from rtl.pe.sfu_lane import LANE_CONFIG, STAGES, SfuLane
 from rtl.pe.sfu_rows import SfuRows
+from rtl.pe.sfu_tables import SfuTables
 from spec.params import PeParams
 from spec.sfu import CONTROL, SfuOp
 
@@ -99,6 +100,7 @@ class Sfu(Block):
             unit.enable.eq(Cat(*(e & r for e, r in zip(enable, rows, strict=False)))), unit.first.eq(first[ACCUMULATE]), unit.keep.eq(keep[1]),
             unit.format_out.eq(config[STAGES - 1].format_out), *(unit.op[k].eq(config[k].op) for k in range(STAGES)),
         ]
+        m.submodules.tables = tables = SfuTables(lanes)
         out = self.results.payload
         row = wire(m, rows[STAGES], "row")
         m.d.comb += [out.keep.eq(Mux(row, 1, keep[STAGES])), out.last.eq(last[STAGES])]
@@ -109,7 +111,8 @@ class Sfu(Block):
             m.d.comb += [
                 lane.enable.eq(elementwise & kept), lane.low.eq(beat.low), lane.high.eq(high[2]), lane.a.eq(beat.a[i]), lane.b.eq(beat.b[i]),
                 *(lane.config[k].eq(config[k]) for k in range(STAGES)),
-                unit.x[i].eq(lane.wide),
+                unit.x[i].eq(lane.wide), tables.octave[i].eq(lane.octave), tables.rows[i].eq(lane.rows), tables.reads[i].eq(lane.reads),
+                lane.place.eq(tables.place[i]), lane.coefficients.eq(tables.coefficients[i]),
                 out.data[i].eq(Mux(row, unit.d if i == 0 else 0, Mux(keep[STAGES][i], lane.d, 0))),
             ]
         return m

@@ -6,9 +6,9 @@ Pipeline (registers at the end of each stage; a stage loads only when `enable` o
 |---|---|
 | 0 | widen a and b exactly to binary32, or take the scalar for b |
 | 1 | take a (and b) apart, normalise; special values; align and add; minimum, maximum, ReLU |
-| 2 | exponent of 2: significand times log2(e); clamp's second compare |
+| 2 | exponent of 2: significand times log2(e); else read the octave's segments; clamp's second compare |
 | 3 | exponent of 2: cut to 34 bits below the point; row of the table and place t in its segment |
-| 4 | read c4, c3 |
+| 4 | read c4, c3 (the others in the stages after it) |
 | 5 to 8 | p = c + (t * p >> 28), for c3, c2, c1, c0 |
 | 9 | sigmoid, SiLU, GELU: U or 1 - U |
 | 10 | times significand; log: n * ln 2 |
@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value, signed
 from amaranth.lib import data
-from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from rtl.common.block import Block
@@ -36,6 +35,7 @@ from rtl.numeric.fp32_add import align_add
 from rtl.numeric.minmax import minmax
 from rtl.numeric.pipeline import wire
 from rtl.pe.sfu_round import INNER, NORMAL, normalise, round_pack
+from rtl.pe.sfu_tables import COEFFICIENTS, MOST_BITS, OCTAVE, ROW, SEGMENTS
 from spec.sfu import (
     COEFFICIENT_BITS,
     EXPONENT_BITS,
@@ -47,7 +47,6 @@ from spec.sfu import (
     PLACE,
     POWER_FRACTION,
     REGIONS,
-    ROWS,
     SfuFormat,
     SfuOp,
 )
@@ -56,7 +55,6 @@ STAGES = 14
 LANE_CONFIG = data.StructLayout({"op": 5, "format_a": 2, "format_b": 2, "format_out": 2, "scalar": 1})
 KIND = 3
 NUMBER, ZERO, ONE, HALF, INFINITE, NAN = range(6)
-ROW = len(ROWS).bit_length()
 _SIGNED = (SfuOp.RECIPROCAL, SfuOp.TANH, SfuOp.GELU, SfuOp.SILU)
 
 #: An operand, or what stands for the result, between stages 1 and 10: (-1)^negative * mag * 2^(exp - 23), or the special value `kind`.
@@ -76,13 +74,15 @@ def _signed(m: Module, value: Value, bits: int, name: str) -> Signal:
 class SfuLane(Block):
     """See the module's contract.
 
-    Members: `enable` In STAGES; `config` In STAGES x LANE_CONFIG; `a`, `b`, `low`, `high` In 32; `wide`, `d` Out 32.
+    Members: `enable` In STAGES; `config` In STAGES x LANE_CONFIG; `a`, `b`, `low`, `high` In 32; `wide`, `d` Out 32; and a set of ports of the tables
+    (:mod:`rtl.pe.sfu_tables`): `octave`, `rows`, `reads` Out, `place`, `coefficients` In.
     """
 
     def __init__(self):
         super().__init__({
             "enable": In(STAGES), "config": In(data.ArrayLayout(LANE_CONFIG, STAGES)),
             "a": In(32), "b": In(32), "low": In(32), "high": In(32), "wide": Out(32), "d": Out(32),
+            "octave": Out(OCTAVE), "rows": Out(data.ArrayLayout(ROW, 4)), "reads": Out(5), "place": In(SEGMENTS), "coefficients": In(COEFFICIENTS),
         })
 
     def elaborate(self, platform):
@@ -121,36 +121,14 @@ class SfuLane(Block):
         inf_a, inf_b = wire(m, top_a & ~nan_a, "inf_a"), wire(m, top_b & ~nan_b, "inf_b")
 
         # a function's own result for special operands
-        kind, sign = Signal(KIND, name="function_kind"), Signal(name="function_sign")
-        m.d.comb += sign.eq(a[31] & among(op, *_SIGNED))
-        with m.If(nan_a):
-            m.d.comb += kind.eq(NAN)
-        with m.Elif(zero_a):
-            with m.Switch(op):
-                with m.Case(SfuOp.EXP, SfuOp.EXP2):
-                    m.d.comb += kind.eq(ONE)
-                with m.Case(SfuOp.SIGMOID):
-                    m.d.comb += kind.eq(HALF)
-                with m.Case(SfuOp.LOG):
-                    m.d.comb += [kind.eq(INFINITE), sign.eq(1)]
-                with m.Case(SfuOp.RECIPROCAL, SfuOp.RSQRT):
-                    m.d.comb += [kind.eq(INFINITE), sign.eq(a[31])]
-                with m.Default():
-                    m.d.comb += kind.eq(ZERO)
-        with m.Elif(a[31] & among(op, SfuOp.LOG, SfuOp.RSQRT)):
-            m.d.comb += kind.eq(NAN)
-        with m.Elif(inf_a):
-            with m.Switch(op):
-                with m.Case(SfuOp.LOG):
-                    m.d.comb += kind.eq(INFINITE)
-                with m.Case(SfuOp.RECIPROCAL, SfuOp.RSQRT):
-                    m.d.comb += kind.eq(ZERO)
-                with m.Case(SfuOp.TANH):
-                    m.d.comb += kind.eq(ONE)
-                with m.Case(SfuOp.SIGMOID):
-                    m.d.comb += kind.eq(Mux(a[31], ZERO, ONE))
-                with m.Default():
-                    m.d.comb += kind.eq(Mux(a[31], ZERO, INFINITE))
+        inverse = wire(m, among(op, SfuOp.RECIPROCAL, SfuOp.RSQRT), "inverse")
+        is_log, is_sigmoid = wire(m, op == SfuOp.LOG, "is_log1"), wire(m, op == SfuOp.SIGMOID, "is_sigmoid")
+        of_zero = Mux(among(op, SfuOp.EXP, SfuOp.EXP2), ONE, Mux(is_sigmoid, HALF, Mux(is_log | inverse, INFINITE, ZERO)))
+        of_inf = Mux(a[31], ZERO, Mux(is_sigmoid, ONE, INFINITE))
+        of_inf = Mux(is_log, INFINITE, Mux(inverse, ZERO, Mux(op == SfuOp.TANH, ONE, of_inf)))
+        negative_only = wire(m, a[31] & (is_log | (op == SfuOp.RSQRT)), "negative_only")
+        kind = wire(m, Mux(nan_a, NAN, Mux(zero_a, of_zero, Mux(negative_only, NAN, Mux(inf_a, of_inf, NUMBER))))[:KIND], "kind")
+        sign = wire(m, (zero_a & is_log) | (a[31] & (among(op, *_SIGNED) | (zero_a & inverse))), "sign")
 
         # sum, difference, product
         addend = wire(m, Cat(b[:31], b[31] ^ (op == SfuOp.SUB)), "addend")
@@ -164,31 +142,22 @@ class SfuLane(Block):
         self.operand = [Signal(OPERAND, name=f"operand{k}", reset_less=True) for k in range(STAGES - 3)]
         self.y = [Signal(24, name=f"y{k}", reset_less=True) for k in range(STAGES - 4)]
         self.picked = Signal(32, reset_less=True)
-        with m.If(on[1]):
-            with m.If(among(op, SfuOp.ADD, SfuOp.SUB)):
-                m.d.sync += [
-                    self.operand[1].mag.eq(total["sum"]), self.operand[1].exp.eq(total["exp"].as_unsigned() - 130),
-                    self.operand[1].negative.eq(total["sign"]),
-                    self.operand[1].kind.eq(Mux(total["nan"], NAN, Mux(total["inf"], INFINITE, NUMBER))),
-                ]
-            with m.Elif(is_mul):
-                m.d.sync += [
-                    self.operand[1].mag.eq(sig_a), self.operand[1].exp.eq(exp_a + exp_b), self.operand[1].negative.eq(a[31] ^ b[31]),
-                    self.operand[1].kind.eq(product_kind), self.y[1].eq(sig_b),
-                ]
-            with m.Else():
-                m.d.sync += [
-                    self.operand[1].mag.eq(sig_a), self.operand[1].exp.eq(exp_a), self.operand[1].negative.eq(sign), self.operand[1].kind.eq(kind),
-                ]
+        self.source_negative = Signal(reset_less=True)  # sign of a, for the functions that have two sides
+        is_sum = wire(m, among(op, SfuOp.ADD, SfuOp.SUB), "is_sum")
+        sum_exp = _signed(m, total["exp"].as_unsigned() - 130, 10, "sum_exp")
+        product_exp = _signed(m, exp_a + exp_b, 10, "product_exp")
+        sum_kind = Mux(total["nan"], NAN, Mux(total["inf"], INFINITE, NUMBER))
         # minimum, maximum, clamp's maximum, ReLU
         chosen = minmax(m, a, b, maximum=op != SfuOp.MIN, integer=Const(0, 1), swap=swap, name="first")
         relu = wire(m, Mux(a[31] & ~nan_a, 0, a)[:32], "relu")
-        picking = wire(m, on[1] & among(op, SfuOp.RELU, SfuOp.MIN, SfuOp.MAX, SfuOp.CLAMP), "picking")
-        with m.If(picking):
-            m.d.sync += self.picked.eq(Mux(op == SfuOp.RELU, relu, chosen))
-        self.source_negative = Signal(reset_less=True)  # sign of a, for the functions that have two sides
+        made = self.operand[1]
         with m.If(on[1]):
-            m.d.sync += self.source_negative.eq(a[31])
+            m.d.sync += [
+                made.mag.eq(Mux(is_sum, total["sum"], sig_a)), made.exp.eq(Mux(is_sum, sum_exp, Mux(is_mul, product_exp, exp_a))),
+                made.negative.eq(Mux(is_sum, total["sign"], Mux(is_mul, a[31] ^ b[31], sign))),
+                made.kind.eq(Mux(is_sum, sum_kind, Mux(is_mul, product_kind, kind))), self.y[1].eq(sig_b),
+                self.picked.eq(Mux(op == SfuOp.RELU, relu, chosen)), self.source_negative.eq(a[31]),
+            ]
 
     def _apart(self, m: Module, x: Value, name: str) -> tuple[Signal, Signal]:
         """Significand with its leading one at bit 23, and exponent; of numbers other than zero."""
@@ -208,15 +177,14 @@ class SfuLane(Block):
         picked = wire(m, among(op, SfuOp.RELU, SfuOp.MIN, SfuOp.MAX, SfuOp.CLAMP), "is_picked")
         normal = wire(m, x[23:31].any(), "x_normal")
         top = wire(m, x[23:31].all(), "x_top")
+        before, made = self.operand[1], self.operand[2]
+        pick_kind = Mux(top, Mux(x[:23].any(), NAN, INFINITE), NUMBER)
         with m.If(on[2]):
-            with m.If(picked):
-                m.d.sync += [
-                    self.operand[2].mag.eq(Cat(x[:23], normal)), self.operand[2].exp.eq(Cat(x[23] | ~normal, x[24:31]) - 127),
-                    self.operand[2].negative.eq(x[31]),
-                    self.operand[2].kind.eq(Mux(top, Mux(x[:23].any(), NAN, INFINITE), NUMBER)),
-                ]
-            with m.Else():
-                m.d.sync += self.operand[2].eq(self.operand[1])
+            m.d.sync += [
+                made.mag.eq(Mux(picked, Cat(x[:23], normal), before.mag)),
+                made.exp.eq(Mux(picked, (Cat(x[23] | ~normal, x[24:31]) - 127).as_signed(), before.exp)),
+                made.negative.eq(Mux(picked, x[31], before.negative)), made.kind.eq(Mux(picked, pick_kind, before.kind)),
+            ]
         for k in range(3, STAGES - 3):
             with m.If(on[k]):
                 m.d.sync += self.operand[k].eq(self.operand[k - 1])
@@ -244,8 +212,16 @@ class SfuLane(Block):
             m.d.sync += product.eq(x.mag[:24] * base2)
         power = Signal(reset_less=True)
         down = Signal(reset_less=True)  # the exponent of 2 is negative
+        away = Signal(5, reset_less=True)  # octaves below the first
+        fixed = wire(m, among(op2, SfuOp.RECIPROCAL, SfuOp.LOG), "fixed")
+        octave = Mux(fixed, 1, Mux(op2 == SfuOp.RSQRT, x.exp[0] + 1, x.exp + 1 - Mux(op2 == SfuOp.TANH, REGIONS["tanh"].first, REGIONS["gelu"].first)))
+        place = _signed(m, octave, 11, "octave")
+        below = wire(m, place <= 0, "below")
+        m.d.comb += [
+            self.octave.eq(Cat(Mux(below, 0, Mux(place > 15, 15, place))[:4], op2)), self.reads[0].eq(function[2]),
+        ]
         with m.If(function[2]):
-            m.d.sync += [power.eq(powers), down.eq(far | self.source_negative)]
+            m.d.sync += [power.eq(powers), down.eq(far | self.source_negative), away.eq(Mux(below, Mux(-place > 31, 31, -place), 0))]
 
         # exponent of 2
         x = self.operand[2]
@@ -260,57 +236,30 @@ class SfuLane(Block):
         integer = wire(m, ~y[:POWER_FRACTION].any() & ~lost, "integer")
         (power_base, _), = REGIONS["exp2"].octaves
 
-        # octaves
-        table_row, table_t = Signal(ROW), Signal(PLACE)
+        # the segment that the octave's base and bits lead to; below the first octave what is cut off sets the least bit of t
+        place = self.place
         frac = x.mag[:23]
-        with m.Switch(op):
-            for name, ops in (("reciprocal", (SfuOp.RECIPROCAL,)), ("rsqrt", (SfuOp.RSQRT,)), ("log", (SfuOp.LOG,)), ("tanh", (SfuOp.TANH,)),
-                              ("sigmoid", (SfuOp.SIGMOID, SfuOp.SILU)), ("gelu", (SfuOp.GELU,))):
-                octave = {"rsqrt": x.exp[0], "reciprocal": Const(0, 1), "log": Const(0, 1)}.get(name, x.exp)
-                with m.Case(*ops):
-                    self._octaves(m, name, octave, x.mag[:24], table_row, table_t)
+        segment = wire(m, (Cat(frac, Const(0, MOST_BITS)) << place.bits)[:23 + MOST_BITS], "segment")
+        wide = wire(m, Cat(Const(0, PLACE - 24), x.mag[:24]), "near_wide")  # significand in t when the exponent is one below the first
+        moved = wire(m, wide >> away, "near_moved")
+        cut = wire(m, (moved << away)[:PLACE] != wide, "near_cut")
+        table_row = wire(m, Mux(place.near, place.base, place.base + segment[23:])[:ROW], "table_row")
+        table_t = wire(m, Mux(place.near, moved | cut, Cat(Const(0, PLACE - 23), segment[:23]))[:PLACE], "table_t")
+
         row, t = Signal(ROW, name="row3", reset_less=True), Signal(PLACE, name="t3", reset_less=True)
         scale = Signal(signed(11), name="scale3", reset_less=True)
         exact = Signal(name="exact3", reset_less=True)
-        scales = {SfuOp.RECIPROCAL: -x.exp, SfuOp.RSQRT: -(x.exp >> 1), SfuOp.TANH: Mux(x.exp >= 4, 0, x.exp), SfuOp.GELU: Mux(x.exp >= 4, -256, 0)}
-        own = Signal(signed(11), name="own_scale")
-        with m.Switch(op):
-            for o, value in scales.items():
-                with m.Case(o):
-                    m.d.comb += own.eq(value)
-        even = wire(m, ~frac.any() & ((op == SfuOp.RECIPROCAL) | ((op == SfuOp.RSQRT) & ~x.exp[0])), "even")
+        large = wire(m, x.exp >= 4, "large")
+        root = wire(m, op == SfuOp.RSQRT, "root")
+        own = _signed(m, Mux(op == SfuOp.RECIPROCAL, -x.exp, Mux(root, -(x.exp >> 1), Mux(
+            op == SfuOp.TANH, Mux(large, 0, x.exp), Mux((op == SfuOp.GELU) & large, -256, 0)))), 11, "own_scale")
+        even = wire(m, ~frac.any() & ((op == SfuOp.RECIPROCAL) | (root & ~x.exp[0])), "even")
         with m.If(function[3]):
             m.d.sync += [
                 row.eq(Mux(power, power_base + y[PLACE:POWER_FRACTION], table_row)), t.eq(Mux(power, y[:PLACE], table_t)),
                 scale.eq(Mux(power, k, own)), exact.eq(even | (integer & (op == SfuOp.EXP2))),
             ]
         return row, t, scale, exact
-
-    def _octaves(self, m: Module, name: str, octave: Value, sig: Value, row: Signal, t: Signal) -> None:
-        """Row and t of the argument sig * 2^(octave - 23) in the region `name`; octaves beyond the last count as the last."""
-        r = REGIONS[name]
-        frac = sig[:23]
-        last = r.first + len(r.octaves) - 1
-
-        def place(base: int, bits: int) -> list:
-            return [row.eq(base + frac[23 - bits:]), t.eq(Cat(Const(0, PLACE - 23 + bits), frac[:23 - bits]))]
-
-        if len(r.octaves) == 1:
-            m.d.comb += place(*r.octaves[0])
-            return
-        with m.If(octave >= last):
-            m.d.comb += place(*r.octaves[-1])
-        for o, (base, bits) in list(enumerate(r.octaves))[-2::-1]:
-            with m.Elif((octave == r.first + o) if o or r.near >= 0 else Const(1, 1)):
-                m.d.comb += place(base, bits)
-        if r.near >= 0:
-            with m.Else():  # below the first octave: what is cut off sets the least bit
-                room = PLACE - 23 - 1  # significand in t when the exponent is first - 1
-                wide = wire(m, Cat(Const(0, room), sig)[:PLACE], f"{name}_wide")
-                away = _signed(m, r.first - 1 - octave, 11, f"{name}_away")
-                shift = wire(m, Mux(away > 31, 31, away)[:5], f"{name}_shift")
-                moved = wire(m, wide >> shift, f"{name}_moved")
-                m.d.comb += [row.eq(r.near), t.eq(moved | ((moved << shift)[:PLACE] != wide))]
 
     # -- polynomial ----------------------------------------------------------------------------------------------------------------------
 
@@ -327,31 +276,17 @@ class SfuLane(Block):
             with m.If(function[k]):
                 m.d.sync += ts[-1].eq(ts[-2])
 
-        def table(name: str, columns: tuple[int, ...], stage: int) -> Signal:
-            """Fields of the row that stands before `stage`, read in it."""
-            bits = [(*COEFFICIENT_BITS, EXPONENT_BITS)[j] for j in columns]
-            init = []
-            for r in ROWS:
-                value, at = 0, 0
-                for j, b in zip(columns, bits, strict=True):
-                    value |= ((1 - r[j] if j == 5 else r[j]) & (1 << b) - 1) << at
-                    at += b
-                init.append(value)
-            memory = m.submodules[name] = Memory(shape=sum(bits), depth=len(ROWS), init=init)
-            port = memory.read_port()
-            m.d.comb += [port.addr.eq(rows[stage - 4]), port.en.eq(function[stage])]
-            return port.data
+        m.d.comb += [port.eq(r) for port, r in zip(self.rows, rows, strict=True)]
+        m.d.comb += [self.reads[k].eq(function[3 + k]) for k in range(1, 5)]
 
-        n1, n2, n3, n4 = COEFFICIENT_BITS[1:]
-        first = table("table43", (3, 4), 4)
-        p = _signed(m, first[n3:].as_signed(), n4, "c4")
-        for k, (c, bits) in enumerate(((first[:n3], n3), (table("table2", (2,), 5), n2), (table("table1", (1,), 6), n1))):
-            p = self._step(m, function[5 + k], ts[1 + k], p, c.as_signed(), signed(bits), f"p{3 - k}")
-        last = table("table0", (0, 5), 7)
-        out = self._step(m, function[8], ts[4], p, last[:COEFFICIENT_BITS[0]], COEFFICIENT_BITS[0], "p0")
+        c = self.coefficients
+        p = _signed(m, c.c4, COEFFICIENT_BITS[4], "c4")
+        for k, (add, bits) in enumerate(zip((c.c3, c.c2, c.c1), COEFFICIENT_BITS[3:0:-1], strict=True)):
+            p = self._step(m, function[5 + k], ts[1 + k], p, add, signed(bits), f"p{3 - k}")
+        out = self._step(m, function[8], ts[4], p, c.c0, COEFFICIENT_BITS[0], "p0")
         e = Signal(EXPONENT_BITS, reset_less=True)
         with m.If(function[8]):
-            m.d.sync += e.eq(last[COEFFICIENT_BITS[0]:])
+            m.d.sync += e.eq(c.e)
         return out, e
 
     def _step(self, m: Module, enable: Signal, t: Signal, p: Signal, c: Value, shape, name: str) -> Signal:
@@ -420,20 +355,20 @@ class SfuLane(Block):
         part = wire(m, product >> FRACTION + 24 - LN2_FRACTION, "log_part")
         total = _signed(m, multiple + Mux(high11, -part, part), 64, "log_total")
         size = wire(m, Mux(total < 0, -total, total)[:64], "log_size")
-        m.d.comb += [choice.negative.eq(x.negative), choice.nan.eq(x.kind == NAN), choice.inf.eq(x.kind == INFINITE)]
-        with m.If(x.kind != NUMBER):
-            m.d.comb += [choice.mag.eq(Mux((x.kind == ONE) | (x.kind == HALF), 1 << 63, 0)), choice.exp.eq(Mux(x.kind == HALF, -64, -63))]
-        with m.Elif(op == SfuOp.LOG):
-            m.d.comb += [
-                choice.mag.eq(Mux(none, product, size)), choice.exp.eq(Mux(none, -(FRACTION + 24), -LN2_FRACTION)),
-                choice.negative.eq(Mux(none, high11 & product.any(), total < 0)), choice.sticky.eq(product.any() | ~none),
-            ]
-        with m.Elif(op == SfuOp.MUL):
-            m.d.comb += [choice.mag.eq(product), choice.exp.eq(x.exp - 46)]
-        with m.Elif(op <= SfuOp.SILU):
-            m.d.comb += [choice.mag.eq(product), choice.exp.eq(power11 - FRACTION - 23), choice.sticky.eq(~certain11)]
-        with m.Else():
-            m.d.comb += [choice.mag.eq(x.mag), choice.exp.eq(x.exp - 23)]
+        special = wire(m, x.kind != NUMBER, "special")
+        is_log11, is_mul11 = wire(m, op == SfuOp.LOG, "is_log11"), wire(m, op == SfuOp.MUL, "is_mul11")
+        is_function = wire(m, op <= SfuOp.SILU, "is_function")
+        point = Mux((x.kind == ONE) | (x.kind == HALF), 1 << 63, 0)
+        log_mag, log_exp = Mux(none, product, size), Mux(none, -(FRACTION + 24), -LN2_FRACTION)
+        other_exp = Mux(is_mul11, x.exp - 46, Mux(is_function, power11 - FRACTION - 23, x.exp - 23))
+        log_negative = Mux(none, high11 & product.any(), total < 0)
+        m.d.comb += [
+            choice.mag.eq(Mux(special, point, Mux(is_log11, log_mag, Mux(is_mul11 | is_function, product, x.mag)))),
+            choice.exp.eq(Mux(special, Mux(x.kind == HALF, -64, -63), Mux(is_log11, log_exp, other_exp))),
+            choice.negative.eq(Mux(is_log11 & ~special, log_negative, x.negative)),
+            choice.sticky.eq(~special & Mux(is_log11, product.any() | ~none, is_function & ~certain11)),
+            choice.nan.eq(x.kind == NAN), choice.inf.eq(x.kind == INFINITE),
+        ]
         with m.If(on[11]):
             m.d.sync += inner.eq(choice)
 
