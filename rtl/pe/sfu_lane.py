@@ -144,7 +144,7 @@ class SfuLane(Block):
         self.picked = Signal(32, reset_less=True)
         self.source_negative = Signal(reset_less=True)  # sign of a, for the functions that have two sides
         is_sum = wire(m, among(op, SfuOp.ADD, SfuOp.SUB), "is_sum")
-        sum_exp = _signed(m, total["exp"].as_unsigned() - 130, 10, "sum_exp")
+        sum_exp = _signed(m, total["exp"].as_unsigned() - 130, 9, "sum_exp")
         product_exp = _signed(m, exp_a + exp_b, 10, "product_exp")
         sum_kind = Mux(total["nan"], NAN, Mux(total["inf"], INFINITE, NUMBER))
         # minimum, maximum, clamp's maximum, ReLU
