@@ -1,4 +1,4 @@
-"""Segments of the special function unit and their coefficients: written by tests/golden/sfu_generate.py, read by spec/sfu.py. Not edited by hand."""
+"""Segments of the special function unit and their coefficients, written by tests/golden/sfu_generate.py and read by spec/sfu.py."""
 from __future__ import annotations
 
 #: name, first octave, row below it, (base row, bits) of each octave

@@ -2,7 +2,7 @@
 
 Rules (docs/numbers.md, "Special functions")
     * Operands widen exactly to binary32. The function gives an internal result, magnitude M * 2^E with M below 2^64 and a mark that the exact value
-      lies above it by less than one unit of M; that is rounded once, to nearest, ties to even, to the result's format. Subnormals are full, in and out.
+      lies above it by less than one unit of M; that is rounded once, to nearest, ties to even, to the result's format. Subnormals are full.
     * A function is a range reduction, a polynomial of `spec.sfu.ROWS`, and at most one multiplication after it; every step is said where it is done.
     * Sum, difference and product are exact before the one rounding; minimum, maximum and clamp are exact. For binary32 results that is IEEE 754.
     * NaN operands give the canonical NaN; what zeros and infinities give is the table `_SPECIAL`.
@@ -78,7 +78,7 @@ def top_bit(x: U64) -> I64:
 
 
 def round_once(r: Inner, name: str) -> NDArray[Any]:
-    """Codes of format `name`: the leading one of M fixes the place of the least bit, which a subnormal result has at the format's smallest exponent."""
+    """Codes of format `name`: the leading one of M fixes the place of the least bit, which a subnormal has at the format's smallest exponent."""
     f = known_format(name)
     top = top_bit(r.mag) + r.exp
     low = np.maximum(top, f.min_exponent) - f.frac_bits  # weight of the result's least bit
@@ -119,7 +119,8 @@ def _decode(x: Bits) -> Number:
     shift = np.where(sig > 0, 23 - top_bit(sig.astype(np.uint64)), 0)
     odd = field == 255
     zero = magnitude == 0
-    return Number(np.where(odd, 0, sig << shift), np.maximum(field, 1) - 127 - shift, (x >> np.uint32(31)) != 0, zero, odd & (frac == 0), odd & (frac != 0))
+    exp, negative = np.maximum(field, 1) - 127 - shift, (x >> np.uint32(31)) != 0
+    return Number(np.where(odd, 0, sig << shift), exp, negative, zero, odd & (frac == 0), odd & (frac != 0))
 
 
 def _locate(name: str, exp: I64, frac: I64) -> tuple[I64, I64]:
@@ -164,7 +165,7 @@ _SPECIAL = {
 
 
 def _power(x: Number, multiplier: int) -> tuple[I64, I64, I64, Mask]:
-    """2^y for y = x * multiplier / 2^39 as P, exponent; y is cut (toward minus infinity) to 34 bits below the point; last: whether y is an integer."""
+    """2^y for y = x * multiplier / 2^39 as P and exponent; y is cut (toward minus infinity) to 34 bits below the point. Last: is y an integer?"""
     product = x.sig.astype(np.uint64) * np.uint64(multiplier)
     shift = np.clip(LOG2E_FRACTION + 23 - POWER_FRACTION - x.exp, 0, 63).astype(np.uint64)
     y = (product >> shift).astype(np.int64)

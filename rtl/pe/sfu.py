@@ -2,8 +2,8 @@
 
 Contract
     * A beat is `lanes` elements of operand a (and b), an operation (:class:`spec.sfu.SfuOp`), and formats of a, of b and of the result
-      (:class:`spec.sfu.SfuFormat`; 16-bit elements in the low half of their 32 bits, the high half of a result then 0). Elements whose bit of `keep` is
-      0 do not count; their results are 0.
+      (:class:`spec.sfu.SfuFormat`; 16-bit elements in the low half of their 32 bits, the high half of a result then 0). Elements whose bit of `keep`
+      is 0 do not count; their results are 0.
     * Elementwise operations give a beat of results for every beat. b is the beat's own or, with `scalar`, binary32 `low` for every lane. CLAMP is
       min(max(a, b), `high`), `high` binary32. `first` is without effect; `last` passes through.
     * Row operations reduce a over the beats from `first` to `last` and give one beat for the row: the result in lane 0, the only bit of its `keep`.
@@ -21,8 +21,8 @@ tables: :mod:`rtl.pe.sfu_tables`; row operations: :mod:`rtl.pe.sfu_rows`.
 
 Assumptions:
 1. `op` and formats are codes of their enumerations; given by the requester.
-2. Beats of a row are not mixed with those of another row operation, the first one has `first`, the last one `last`, a row has at least one element and
-   at most ROW_ELEMENTS; given by the requester.
+2. Beats of a row are not mixed with those of another row operation, the first one has `first`, the last one `last`, a row has at least one element
+   and at most ROW_ELEMENTS; given by the requester.
 3. Streams obey valid/ready; guarded by the stream checkers of the bench.
 """
 from __future__ import annotations

@@ -16,8 +16,8 @@ Pipeline (registers at the end of each stage; a stage loads only when `enable` o
 | 12 | normalise |
 | 13 | round once to the result's format, into `d` |
 
-Latency 14 cycles, interval 1. `config[k]` and `enable[k]` belong to stage k; `low` (the scalar b) to stage 0, `high` to stage 2. `wide` is a as binary32
-after stage 0, for the row operations.
+Latency 14 cycles, interval 1. `config[k]` and `enable[k]` belong to stage k; `low` (the scalar b) to stage 0, `high` to stage 2. `wide` is a as
+binary32 after stage 0, for the row operations.
 
 Assumptions (guarded by the front end in :mod:`rtl.pe.sfu`):
 1. Stages beyond 0 are enabled for elementwise operations alone.
@@ -34,6 +34,7 @@ from rtl.numeric.convert import widen_bfloat16, widen_float16
 from rtl.numeric.fp32_add import align_add
 from rtl.numeric.minmax import minmax
 from rtl.numeric.pipeline import wire
+from rtl.pe.sfu_operand import HALF, INFINITE, NAN, NUMBER, ONE, OPERAND, ZERO, among, apart, signed_wire, special
 from rtl.pe.sfu_round import INNER, NORMAL, normalise, round_pack
 from rtl.pe.sfu_tables import COEFFICIENTS, MOST_BITS, OCTAVE, ROW, SEGMENTS
 from spec.sfu import (
@@ -53,22 +54,6 @@ from spec.sfu import (
 
 STAGES = 14
 LANE_CONFIG = data.StructLayout({"op": 5, "format_a": 2, "format_b": 2, "format_out": 2, "scalar": 1})
-KIND = 3
-NUMBER, ZERO, ONE, HALF, INFINITE, NAN = range(6)
-_SIGNED = (SfuOp.RECIPROCAL, SfuOp.TANH, SfuOp.GELU, SfuOp.SILU)
-
-#: An operand, or what stands for the result, between stages 1 and 10: (-1)^negative * mag * 2^(exp - 23), or the special value `kind`.
-OPERAND = data.StructLayout({"mag": 28, "exp": signed(10), "negative": 1, "kind": KIND})
-
-
-def among(op: Value, *ops: SfuOp) -> Value:
-    return Cat(*(op == o for o in ops)).any()
-
-
-def _signed(m: Module, value: Value, bits: int, name: str) -> Signal:
-    s = Signal(signed(bits), name=name)
-    m.d.comb += s.eq(value)
-    return s
 
 
 class SfuLane(Block):
@@ -113,22 +98,14 @@ class SfuLane(Block):
         m.d.comb += self.wide.eq(a)
 
         op = c[1].op
-        sig_a, exp_a = self._apart(m, a, "a")
-        sig_b, exp_b = self._apart(m, b, "b")
+        sig_a, exp_a = apart(m, a, "a")
+        sig_b, exp_b = apart(m, b, "b")
         zero_a, zero_b = wire(m, ~a[:31].any(), "zero_a"), wire(m, ~b[:31].any(), "zero_b")
         top_a, top_b = wire(m, a[23:31].all(), "top_a"), wire(m, b[23:31].all(), "top_b")
         nan_a, nan_b = wire(m, top_a & a[:23].any(), "nan_a"), wire(m, top_b & b[:23].any(), "nan_b")
         inf_a, inf_b = wire(m, top_a & ~nan_a, "inf_a"), wire(m, top_b & ~nan_b, "inf_b")
 
-        # a function's own result for special operands
-        inverse = wire(m, among(op, SfuOp.RECIPROCAL, SfuOp.RSQRT), "inverse")
-        is_log, is_sigmoid = wire(m, op == SfuOp.LOG, "is_log1"), wire(m, op == SfuOp.SIGMOID, "is_sigmoid")
-        of_zero = Mux(among(op, SfuOp.EXP, SfuOp.EXP2), ONE, Mux(is_sigmoid, HALF, Mux(is_log | inverse, INFINITE, ZERO)))
-        of_inf = Mux(a[31], ZERO, Mux(is_sigmoid, ONE, INFINITE))
-        of_inf = Mux(is_log, INFINITE, Mux(inverse, ZERO, Mux(op == SfuOp.TANH, ONE, of_inf)))
-        negative_only = wire(m, a[31] & (is_log | (op == SfuOp.RSQRT)), "negative_only")
-        kind = wire(m, Mux(nan_a, NAN, Mux(zero_a, of_zero, Mux(negative_only, NAN, Mux(inf_a, of_inf, NUMBER))))[:KIND], "kind")
-        sign = wire(m, (zero_a & is_log) | (a[31] & (among(op, *_SIGNED) | (zero_a & inverse))), "sign")
+        kind, sign = special(m, op, a[31], zero_a, inf_a, nan_a)
 
         # sum, difference, product
         addend = wire(m, Cat(b[:31], b[31] ^ (op == SfuOp.SUB)), "addend")
@@ -144,8 +121,8 @@ class SfuLane(Block):
         self.picked = Signal(32, reset_less=True)
         self.source_negative = Signal(reset_less=True)  # sign of a, for the functions that have two sides
         is_sum = wire(m, among(op, SfuOp.ADD, SfuOp.SUB), "is_sum")
-        sum_exp = _signed(m, total["exp"].as_unsigned() - 130, 9, "sum_exp")
-        product_exp = _signed(m, exp_a + exp_b, 10, "product_exp")
+        sum_exp = signed_wire(m, total["exp"].as_unsigned() - 130, 9, "sum_exp")
+        product_exp = signed_wire(m, exp_a + exp_b, 10, "product_exp")
         sum_kind = Mux(total["nan"], NAN, Mux(total["inf"], INFINITE, NUMBER))
         # minimum, maximum, clamp's maximum, ReLU
         chosen = minmax(m, a, b, maximum=op != SfuOp.MIN, integer=Const(0, 1), swap=swap, name="first")
@@ -158,16 +135,6 @@ class SfuLane(Block):
                 made.kind.eq(Mux(is_sum, sum_kind, Mux(is_mul, product_kind, kind))), self.y[1].eq(sig_b),
                 self.picked.eq(Mux(op == SfuOp.RELU, relu, chosen)), self.source_negative.eq(a[31]),
             ]
-
-    def _apart(self, m: Module, x: Value, name: str) -> tuple[Signal, Signal]:
-        """Significand with its leading one at bit 23, and exponent; of numbers other than zero."""
-        normal = wire(m, x[23:31].any(), f"{name}_normal")
-        s, count = wire(m, Cat(x[:23], normal), f"{name}_s"), []
-        for k in (16, 8, 4, 2, 1):
-            go = wire(m, ~s[24 - k:].any(), f"{name}_go{k}")
-            s = wire(m, Mux(go, (s << k)[:24], s), f"{name}_s{k}")
-            count.insert(0, go)
-        return s, _signed(m, Cat(x[23] | ~normal, x[24:31]) - 127 - Cat(*count), 10, f"{name}_exp")
 
     def _carry(self, m: Module, on: list[Signal], function: list[Signal]) -> None:
         """Operands from stage 2 to 10; the second compare of clamp, and what was picked taken apart, in stage 2."""
@@ -214,8 +181,9 @@ class SfuLane(Block):
         down = Signal(reset_less=True)  # the exponent of 2 is negative
         away = Signal(5, reset_less=True)  # octaves below the first
         fixed = wire(m, among(op2, SfuOp.RECIPROCAL, SfuOp.LOG), "fixed")
-        octave = Mux(fixed, 1, Mux(op2 == SfuOp.RSQRT, x.exp[0] + 1, x.exp + 1 - Mux(op2 == SfuOp.TANH, REGIONS["tanh"].first, REGIONS["gelu"].first)))
-        place = _signed(m, octave, 11, "octave")
+        first = Mux(op2 == SfuOp.TANH, REGIONS["tanh"].first, REGIONS["gelu"].first)  # sigmoid begins where gelu does
+        octave = Mux(fixed, 1, Mux(op2 == SfuOp.RSQRT, x.exp[0] + 1, x.exp + 1 - first))
+        place = signed_wire(m, octave, 11, "octave")
         below = wire(m, place <= 0, "below")
         m.d.comb += [
             self.octave.eq(Cat(Mux(below, 0, Mux(place > 15, 15, place))[:4], op2)), self.reads[0].eq(function[2]),
@@ -225,14 +193,14 @@ class SfuLane(Block):
 
         # exponent of 2
         x = self.operand[2]
-        amount = _signed(m, LOG2E_FRACTION + 23 - POWER_FRACTION - x.exp, 11, "amount")
+        amount = signed_wire(m, LOG2E_FRACTION + 23 - POWER_FRACTION - x.exp, 11, "amount")
         shift = wire(m, Mux(amount < 0, 0, Mux(amount > 63, 63, amount))[:6], "shift")
         whole = wire(m, product >> shift, "whole")
         lost = wire(m, (whole << shift)[:64] != product, "lost")
         size = POWER_FRACTION + 11
         y = wire(m, Mux(down, (~whole[:size] + (~lost)), whole[:size])[:size], "y")
         far_out = wire(m, x.exp >= 8, "far_out")
-        k = _signed(m, Mux(far_out, Mux(down, -512, 512), y[POWER_FRACTION:].as_signed()), 11, "k")
+        k = signed_wire(m, Mux(far_out, Mux(down, -512, 512), y[POWER_FRACTION:].as_signed()), 11, "k")
         integer = wire(m, ~y[:POWER_FRACTION].any() & ~lost, "integer")
         (power_base, _), = REGIONS["exp2"].octaves
 
@@ -251,7 +219,7 @@ class SfuLane(Block):
         exact = Signal(name="exact3", reset_less=True)
         large = wire(m, x.exp >= 4, "large")
         root = wire(m, op == SfuOp.RSQRT, "root")
-        own = _signed(m, Mux(op == SfuOp.RECIPROCAL, -x.exp, Mux(root, -(x.exp >> 1), Mux(
+        own = signed_wire(m, Mux(op == SfuOp.RECIPROCAL, -x.exp, Mux(root, -(x.exp >> 1), Mux(
             op == SfuOp.TANH, Mux(large, 0, x.exp), Mux((op == SfuOp.GELU) & large, -256, 0)))), 11, "own_scale")
         even = wire(m, ~frac.any() & ((op == SfuOp.RECIPROCAL) | (root & ~x.exp[0])), "even")
         with m.If(function[3]):
@@ -280,7 +248,7 @@ class SfuLane(Block):
         m.d.comb += [self.reads[k].eq(function[3 + k]) for k in range(1, 5)]
 
         c = self.coefficients
-        p = _signed(m, c.c4, COEFFICIENT_BITS[4], "c4")
+        p = signed_wire(m, c.c4, COEFFICIENT_BITS[4], "c4")
         for k, (add, bits) in enumerate(zip((c.c3, c.c2, c.c1), COEFFICIENT_BITS[3:0:-1], strict=True)):
             p = self._step(m, function[5 + k], ts[1 + k], p, add, signed(bits), f"p{3 - k}")
         out = self._step(m, function[8], ts[4], p, c.c0, COEFFICIENT_BITS[0], "p0")
@@ -291,7 +259,7 @@ class SfuLane(Block):
 
     def _step(self, m: Module, enable: Signal, t: Signal, p: Signal, c: Value, shape, name: str) -> Signal:
         """c + (t * p >> PLACE), registered."""
-        part = _signed(m, (t * p) >> PLACE, len(p) + 1, f"{name}_part")
+        part = signed_wire(m, (t * p) >> PLACE, len(p) + 1, f"{name}_part")
         out = Signal(shape, name=name, reset_less=True)
         with m.If(enable):
             m.d.sync += out.eq(c + part)
@@ -310,7 +278,7 @@ class SfuLane(Block):
 
         # stage 9
         op, x = self.config[9].op, self.operand[8]
-        own = _signed(m, scale + 1 - e, 12, "own")
+        own = signed_wire(m, scale + 1 - e, 12, "own")
         cut = wire(m, Mux(-own > 63, 63, -own)[:6], "cut")
         whole = wire(m, p >> cut, "u_whole")
         rest = wire(m, ((1 << FRACTION) - whole - ((whole << cut)[:64] != p))[:FRACTION + 1], "rest")
@@ -339,7 +307,7 @@ class SfuLane(Block):
         product = Signal(64, name="product10", reset_less=True)
         with m.If(multiplies):
             m.d.sync += product.eq(left * right)
-        n = _signed(m, x.exp + high, 10, "n")
+        n = signed_wire(m, x.exp + high, 10, "n")
         logs = wire(m, function[10] & is_log10, "logs")
         multiple, high11, none = Signal(signed(64), reset_less=True), Signal(reset_less=True), Signal(reset_less=True)
         with m.If(logs):
@@ -353,9 +321,9 @@ class SfuLane(Block):
         inner = Signal(INNER, reset_less=True)
         choice = Signal(INNER, name="choice")
         part = wire(m, product >> FRACTION + 24 - LN2_FRACTION, "log_part")
-        total = _signed(m, multiple + Mux(high11, -part, part), 64, "log_total")
+        total = signed_wire(m, multiple + Mux(high11, -part, part), 64, "log_total")
         size = wire(m, Mux(total < 0, -total, total)[:64], "log_size")
-        special = wire(m, x.kind != NUMBER, "special")
+        odd = wire(m, x.kind != NUMBER, "odd")
         is_log11, is_mul11 = wire(m, op == SfuOp.LOG, "is_log11"), wire(m, op == SfuOp.MUL, "is_mul11")
         is_function = wire(m, op <= SfuOp.SILU, "is_function")
         point = Mux((x.kind == ONE) | (x.kind == HALF), 1 << 63, 0)
@@ -363,10 +331,10 @@ class SfuLane(Block):
         other_exp = Mux(is_mul11, x.exp - 46, Mux(is_function, power11 - FRACTION - 23, x.exp - 23))
         log_negative = Mux(none, high11 & product.any(), total < 0)
         m.d.comb += [
-            choice.mag.eq(Mux(special, point, Mux(is_log11, log_mag, Mux(is_mul11 | is_function, product, x.mag)))),
-            choice.exp.eq(Mux(special, Mux(x.kind == HALF, -64, -63), Mux(is_log11, log_exp, other_exp))),
-            choice.negative.eq(Mux(is_log11 & ~special, log_negative, x.negative)),
-            choice.sticky.eq(~special & Mux(is_log11, product.any() | ~none, is_function & ~certain11)),
+            choice.mag.eq(Mux(odd, point, Mux(is_log11, log_mag, Mux(is_mul11 | is_function, product, x.mag)))),
+            choice.exp.eq(Mux(odd, Mux(x.kind == HALF, -64, -63), Mux(is_log11, log_exp, other_exp))),
+            choice.negative.eq(Mux(is_log11 & ~odd, log_negative, x.negative)),
+            choice.sticky.eq(~odd & Mux(is_log11, product.any() | ~none, is_function & ~certain11)),
             choice.nan.eq(x.kind == NAN), choice.inf.eq(x.kind == INFINITE),
         ]
         with m.If(on[11]):

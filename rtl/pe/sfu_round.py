@@ -1,7 +1,7 @@
 """The one rounding of the special function unit: from M * 2^E with M below 2^64 to binary32, bfloat16 or float16, to nearest, ties to even.
 
-Two combinational halves, for use between the registers of a pipeline: :func:`normalise` and :func:`round_pack`. Subnormal results are full; a magnitude
-that rounds beyond the largest finite number is infinity; M = 0 is a zero of the given sign.
+Two combinational halves, for use between the registers of a pipeline: :func:`normalise` and :func:`round_pack`. Subnormal results are full; a
+magnitude that rounds beyond the largest finite number is infinity; M = 0 is a zero of the given sign.
 
 Assumptions:
 1. The exponent of the leading one is within -1024 … 1023; guarded by the widths of the lane's exponents (its extremes are ±512 plus a binary32's).

@@ -1,8 +1,8 @@
 """Row operations of the special function unit: exact sum, minimum and maximum of a row that comes `lanes` elements a cycle.
 
-The sum is exact and rounded once, so neither the order of elements nor the number of lanes matters. A binary32 is sig * 2^(q - 149) with q below 254; sig
-shifted by q mod 32 fills two digits of 32 bits, which are added to accumulators q div 32 and the one above, DIGITS of them, with room for ROW_ELEMENTS
-elements. No carry runs between accumulators until the row's last beat has been added; it then passes through in three stages.
+The sum is exact and rounded once, so neither the order of elements nor the number of lanes matters. A binary32 is sig * 2^(q - 149) with q below
+254; sig shifted by q mod 32 fills two digits of 32 bits, which are added to accumulators q div 32 and the one above, DIGITS of them, with room for
+ROW_ELEMENTS elements. No carry runs between accumulators until the row's last beat has been added; it then passes through in three stages.
 
 Pipeline (the stages of :mod:`rtl.pe.sfu_lane`; registers at the end of each):
 
@@ -17,7 +17,8 @@ Pipeline (the stages of :mod:`rtl.pe.sfu_lane`; registers at the end of each):
 | 10, 11 | held, as the lanes' results pass |
 | 12, 13 | normalise; round once to the result's format, into `d` |
 
-Rules: a NaN, or infinities of both signs, give NaN; a zero sum is +0, but -0 where all elements are -0. minimum and maximum: NaN propagates, -0 below +0.
+Rules: a NaN, or infinities of both signs, give NaN; a zero sum is +0, but -0 where all elements are -0. minimum and maximum: NaN propagates, -0
+below +0.
 
 Assumptions:
 1. The beats of a row are not mixed with those of another row operation (elementwise beats may stand between them); given by the requester.
@@ -68,8 +69,8 @@ class SfuElement(Block):
         with m.If(self.enable):
             m.d.sync += [
                 out.low.eq(Mux(x[31], -wide[:DIGIT], wide[:DIGIT])), out.high.eq(Mux(x[31], -wide[DIGIT:], wide[DIGIT:])), out.place.eq(q[5:]),
-                out.key.eq(Mux(self.keep, key, Const(LOWEST, 32)).as_signed()), out.nan.eq(self.keep & nan), out.plus.eq(self.keep & top & ~nan & ~x[31]),
-                out.minus.eq(self.keep & top & ~nan & x[31]), out.other.eq(self.keep & (x != MINUS_ZERO)),
+                out.key.eq(Mux(self.keep, key, Const(LOWEST, 32)).as_signed()), out.nan.eq(self.keep & nan),
+                out.plus.eq(self.keep & top & ~nan & ~x[31]), out.minus.eq(self.keep & top & ~nan & x[31]), out.other.eq(self.keep & (x != MINUS_ZERO)),
             ]
         m.d.comb += self.element.eq(out)
         return m
@@ -195,7 +196,7 @@ class SfuRows(Block):
         return digits
 
     def _highest(self, m: Module, sums: list[Signal], digits: list[Signal]) -> tuple[Signal, Signal, Signal, Signal]:
-        """Stages 8 and 9: magnitude, then 64 bits of it from its highest digit that is not 0, their exponent, sign, and whether there is more below."""
+        """Stages 8 and 9: magnitude; 64 bits of it from its highest digit that is not 0, their exponent, sign, and whether there is more below."""
         negative = digits[-1][-1]
         zero_below: Value = Const(1, 1)
         flipped = []

@@ -4,7 +4,7 @@ One array of each, with a read port for each lane. (A synthesis tool makes as ma
 
 | read in stage | table | address | gives |
 |---|---|---|---|
-| 2 | octaves | function's code above the octave: 0 below the first one, 1 the first, ... | base row, bits of the segment, whether it is the one below |
+| 2 | octaves | function's code above the octave: 0 below the first, 1 the first, ... | base row, bits of the segment, whether it is the one below |
 | 4 | c4, c3 | row | |
 | 5 | c2 | row | |
 | 6 | c1 | row | |
@@ -33,6 +33,7 @@ COEFFICIENTS = data.StructLayout({
     "c4": signed(COEFFICIENT_BITS[4]), "c3": signed(COEFFICIENT_BITS[3]), "c2": signed(COEFFICIENT_BITS[2]), "c1": signed(COEFFICIENT_BITS[1]),
     "c0": COEFFICIENT_BITS[0], "e": EXPONENT_BITS,
 })
+FIELDS = ((), ("c4", "c3"), ("c2",), ("c1",), ("c0", "e"))  # of each table's word, from the low bits
 FUNCTIONS = {
     SfuOp.RECIPROCAL: "reciprocal", SfuOp.RSQRT: "rsqrt", SfuOp.LOG: "log", SfuOp.TANH: "tanh", SfuOp.SIGMOID: "sigmoid", SfuOp.SILU: "sigmoid",
     SfuOp.GELU: "gelu",
@@ -90,8 +91,9 @@ class SfuTables(Block):
                 m.d.comb += [port.addr.eq(self.rows[i][k - 1] if k else self.octave[i]), port.en.eq(self.reads[i][k])]
                 if k == 0:
                     m.d.comb += self.place[i].eq(port.data)
-                for at, field in {1: ((0, "c4"), (COEFFICIENT_BITS[4], "c3")), 2: ((0, "c2"),), 3: ((0, "c1"),), 4: ((0, "c0"), (COEFFICIENT_BITS[0], "e"))}.get(k, ()):
-                    target = self.coefficients[i][field]
+                at = 0
+                for field in FIELDS[k]:
                     bits = COEFFICIENTS[field].width
-                    m.d.comb += target.eq(port.data[at:at + bits])
+                    m.d.comb += self.coefficients[i][field].eq(port.data[at:at + bits])
+                    at += bits
         return m

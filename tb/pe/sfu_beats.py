@@ -70,8 +70,9 @@ class Beats:
             start.append(self.a[i][self.keep[i]])
             if self.last[i]:
                 fa = SfuFormat(int(self.format_a[i]))
+                x, out_name = np.concatenate(start) & MASK[fa], NAMES[SfuFormat(int(self.format_out[i]))]
                 out[i] = 0
-                out[i, 0] = sfu_rows.row(SfuOp(int(self.op[i])), np.concatenate(start) & MASK[fa], NAMES[fa], NAMES[SfuFormat(int(self.format_out[i]))])
+                out[i, 0] = sfu_rows.row(SfuOp(int(self.op[i])), x, NAMES[fa], out_name)
                 keep[i] = np.arange(lanes) == 0
         out = np.where(keep, out, 0)
         return out[self.shown], keep[self.shown], self.last[self.shown]
@@ -145,8 +146,8 @@ def random_beats(rng: np.random.Generator, lanes: int, n: int) -> Beats:
             at = int(spots[-1])
         at += 1
     return Beats(
-        a=operands(rng, n * lanes).reshape(n, lanes), b=operands(rng, n * lanes).reshape(n, lanes), low=operands(rng, n), high=operands(rng, n), keep=keep,
-        op=op, format_a=formats[0], format_b=formats[1], format_out=formats[2], scalar=rng.integers(0, 2, n), first=first, last=last,
+        a=operands(rng, n * lanes).reshape(n, lanes), b=operands(rng, n * lanes).reshape(n, lanes), low=operands(rng, n), high=operands(rng, n),
+        keep=keep, op=op, format_a=formats[0], format_b=formats[1], format_out=formats[2], scalar=rng.integers(0, 2, n), first=first, last=last,
     )
 
 

@@ -162,7 +162,7 @@ def generate() -> str:
     listing = "".join(f"    {o!r},\n" for o in layout)
     body = "".join(f'    "{x}"\n' for x in textwrap.wrap("".join(rows), 3 * ROW_HEX))
     return (
-        '"""Segments of the special function unit and their coefficients: written by tests/golden/sfu_generate.py, read by spec/sfu.py. Not edited by hand."""\n'
+        '"""Segments of the special function unit and their coefficients, written by tests/golden/sfu_generate.py and read by spec/sfu.py."""\n'
         "from __future__ import annotations\n\n"
         "#: name, first octave, row below it, (base row, bits) of each octave\n"
         f"OCTAVES: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...] = (\n{listing})\n\n"

@@ -46,6 +46,9 @@ def test_every_16_bit_input_is_correctly_rounded(op, name):
     i = int(worst.argmax())
     print(f"{name} {op.name.lower()}: {len(bad)} misrounded of {len(codes)}; worst {worst[i]:.6f} ULP at {codes[i]:#06x}")
     assert not len(bad), [(hex(codes[k]), hex(got[k]), hex(want[k])) for k in bad[:5]]
+    x = ref.values(CODES, name)
+    invalid = CODES[np.isnan(x) | ((x < 0) & (op in POSITIVE))]
+    assert (sfu.unary(op, invalid, name) == format_of(name).nan_code).all()
 
 
 @ops([op for op in UNARY if op != SfuOp.RELU])

@@ -1,0 +1,55 @@
+"""Operands of a lane of the special function unit: taken apart, and what a function gives for those that are no ordinary numbers.
+
+Combinational functions for use between the registers of :mod:`rtl.pe.sfu_lane`.
+
+Assumptions:
+1. Significand and exponent of zeros, infinities and NaN are not used; guarded by the kind that goes with them.
+"""
+from __future__ import annotations
+
+from amaranth.hdl import Cat, Module, Mux, Signal, Value, signed
+from amaranth.lib import data
+
+from rtl.numeric.pipeline import wire
+from spec.sfu import SfuOp
+
+KIND = 3
+NUMBER, ZERO, ONE, HALF, INFINITE, NAN = range(6)
+_ODD = (SfuOp.RECIPROCAL, SfuOp.TANH, SfuOp.GELU, SfuOp.SILU)  # results with the operand's sign
+
+#: An operand, or what stands for the result, between stages 1 and 10: (-1)^negative * mag * 2^(exp - 23), or the special value `kind`.
+OPERAND = data.StructLayout({"mag": 28, "exp": signed(10), "negative": 1, "kind": KIND})
+
+
+def among(op: Value, *ops: SfuOp) -> Value:
+    return Cat(*(op == o for o in ops)).any()
+
+
+def signed_wire(m: Module, value: Value, bits: int, name: str) -> Signal:
+    s = Signal(signed(bits), name=name)
+    m.d.comb += s.eq(value)
+    return s
+
+
+def special(m: Module, op: Value, minus: Value, zero: Value, inf: Value, nan: Value) -> tuple[Signal, Signal]:
+    """Kind and sign of function `op` of an operand with sign `minus` that may be zero, infinite or NaN."""
+    inverse = wire(m, among(op, SfuOp.RECIPROCAL, SfuOp.RSQRT), "inverse")
+    is_log, is_sigmoid = wire(m, op == SfuOp.LOG, "is_log1"), wire(m, op == SfuOp.SIGMOID, "is_sigmoid")
+    of_zero = Mux(among(op, SfuOp.EXP, SfuOp.EXP2), ONE, Mux(is_sigmoid, HALF, Mux(is_log | inverse, INFINITE, ZERO)))
+    of_inf = Mux(minus, ZERO, Mux(is_sigmoid, ONE, INFINITE))
+    of_inf = Mux(is_log, INFINITE, Mux(inverse, ZERO, Mux(op == SfuOp.TANH, ONE, of_inf)))
+    negative_only = wire(m, minus & (is_log | (op == SfuOp.RSQRT)), "negative_only")
+    kind = wire(m, Mux(nan, NAN, Mux(zero, of_zero, Mux(negative_only, NAN, Mux(inf, of_inf, NUMBER))))[:KIND], "kind")
+    sign = wire(m, (zero & is_log) | (minus & (among(op, *_ODD) | (zero & inverse))), "sign")
+    return kind, sign
+
+
+def apart(m: Module, x: Value, name: str) -> tuple[Signal, Signal]:
+    """Significand with its leading one at bit 23, and exponent; of numbers other than zero."""
+    normal = wire(m, x[23:31].any(), f"{name}_normal")
+    s, count = wire(m, Cat(x[:23], normal), f"{name}_s"), []
+    for k in (16, 8, 4, 2, 1):
+        go = wire(m, ~s[24 - k:].any(), f"{name}_go{k}")
+        s = wire(m, Mux(go, (s << k)[:24], s), f"{name}_s{k}")
+        count.insert(0, go)
+    return s, signed_wire(m, Cat(x[23] | ~normal, x[24:31]) - 127 - Cat(*count), 10, f"{name}_exp")
