@@ -51,3 +51,8 @@ class DmaPins(Block):
         m = Module()
         connect_manager_pins(m, self, "pin", _join(m, self, self.pe, self.mem).axi)
         return m
+
+
+def one_in_flight(pe: PeParams, mem: MemParams) -> DmaRig:
+    """The smallest engine: one burst of each kind in flight."""
+    return DmaRig(pe.replace(dma_depth=1), mem)
