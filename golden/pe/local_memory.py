@@ -1,7 +1,7 @@
 """Local memory of the processing element as bytes, with the check bits of every 64-bit word where `pe.ecc` asks for them.
 
-One access after the other, in the order in which the memory accepted them. Rows are 64 bytes. With ECC the counts of words with one and with two wrong
-bits go up each time their row is read, by a read or by a write that gives some word only part of its bytes.
+One access after the other, in the order in which the memory accepted them. Rows are 64 bytes. With ECC the counts of words with one and with two
+wrong bits go up each time their row is read, by a read or by a write that gives some word only part of its bytes.
 """
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One bank of local memory: one access a cycle, a row of 64 bytes read, or written by byte strobes.
 
 The array is the memory `mem` of this module (`<path of LocalMemory>.bank<b>.mem`), one row a word. Without ECC byte i stands in bits
-8i+7..8i; with it word w, bytes 8w to 8w+7, in bits 72w+63..72w and its check bits (`spec.ecc`) in the eight above. Contents are unknown until written.
+8i+7..8i; with it word w, bytes 8w to 8w+7, in bits 72w+63..72w and its check bits (`spec.ecc`) in the eight above. Contents are unknown until
+written.
 
 Rules
     1. `en` with `write` 0: `r_data`, `error` and the counts show row `row` in the next cycle.
@@ -11,10 +12,12 @@ Rules
     4. `corrected`, `damaged`: words of the row read in the cycle before, also for a partial write, with one bit and with two bits wrong.
     5. A read does not write the corrected word back.
 
-Parameters: `rows`, `ecc`. Members: see below; `flip` (XORed into the code bits of the words that are written), `corrected` and `damaged` with ECC only.
+Parameters: `rows`, `ecc`. Members: see below; `flip` (XORed into the code bits of the words that are written), `corrected` and `damaged` with ECC
+only.
 
 Assumptions
-    A1. `partial` says whether `strb` has a word with some but not all bytes; 0 without ECC or for a read (rtl/pe/local_memory.py makes it from the same request).
+    A1. `partial` says whether `strb` has a word with some but not all bytes; 0 without ECC or for a read (rtl/pe/local_memory.py makes it from the
+        same request).
 """
 from __future__ import annotations
 

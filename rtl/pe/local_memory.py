@@ -5,26 +5,28 @@ Row r is row r // banks of bank r % banks. Each bank makes one access a cycle, a
     request p ── round robin per bank ──► bank ──► response slots of port p ──► response p
 
 Rules
-    1. The port's rules are those of :mod:`rtl.pe.local_port`. A request is accepted in the cycle in which its bank is its own; the bank makes the accesses in
-       the order of acceptance. So all requests to one row are in one order for everybody: a read sees every write to its row that was accepted
-       in an earlier cycle, of any port, and no later one. Two requests to one bank are never accepted in one cycle.
+    1. The port's rules are those of :mod:`rtl.pe.local_port`. A request is accepted in the cycle in which its bank is its own; the bank makes the
+       accesses in the order of acceptance. So all requests to one row are in one order for everybody: a read sees every write to its row that was
+       accepted in an earlier cycle, of any port, and no later one. Two requests to one bank are never accepted in one cycle.
     2. A read is accepted only when the port has a free slot for its answer (`SLOTS`). A port whose answers are not taken therefore stops asking,
        and holds no bank; its own later requests, writes too, wait behind.
     3. Arbitration is round robin per bank: a port that asks is passed over at most `ports` - 1 times.
     4. A write without strobes changes nothing and takes its turn like others.
-    5. With `pe.ecc` each 64-bit word has 8 check bits (`spec.ecc`). One wrong bit of a word is corrected in the answer, the stored word stays as it is; two
-       give `error` in the answer, whose data then shows the bits as stored. A write of which some word gets some but not all bytes takes the bank for two
-       cycles: the row is read, corrected, merged and written; a word with two wrong bits stays as it is, unless all its bytes are written.
-    6. `corrected` and `damaged` count words with one and with two wrong bits, each time their row is read (by a read or by such a write), modulo 2^32;
-       they show a row's count 3 cycles after its request was accepted.
+    5. With `pe.ecc` each 64-bit word has 8 check bits (`spec.ecc`). One wrong bit of a word is corrected in the answer, the stored word stays as it
+       is; two give `error` in the answer, whose data then shows the bits as stored. A write of which some word gets some but not all bytes takes the
+       bank for two cycles: the row is read, corrected, merged and written; a word with two wrong bits stays as it is, unless all its bytes are
+       written.
+    6. `corrected` and `damaged` count words with one and with two wrong bits, each time their row is read (by a read or by such a write), modulo
+       2^32.
     7. `flip` (with ECC; for tests, 0 otherwise) is XORed into the code bits that a write of port 0 stores: word w at bits 72w, data then check bits.
     8. Contents are unknown until written. With ECC that holds for partial writes too: a row is first written in whole words, or loaded.
 
 Parameters: `pe` (local_bytes, local_banks, ecc), `ports` 1 to 16.
 Members: `p0` … : LocalPort; with ECC `flip` In(576), `corrected` and `damaged` Out(32).
 
-Latency: a request that meets no other is accepted at once; `response` is valid 3 cycles later. Interval: 1 access a cycle and port, up to `banks` in all; ports that
-stream over the rows fall into bank rotation (k ports lose at most k - 1 cycles each at the start). A partial write with ECC costs its bank one cycle more.
+Latency: a request that meets no other is accepted at once; `response` is valid 3 cycles later. Interval: 1 access a cycle and port, up to `banks` in
+all; ports that stream over the rows fall into bank rotation (k ports lose at most k - 1 cycles each at the start). A partial write with ECC costs its
+bank one cycle more.
 
 Contents in simulation: `bank<b>.mem`, see :mod:`rtl.pe.local_bank`.
 
@@ -57,7 +59,7 @@ class LocalMemory(Block):
             raise ValueError(f"LocalMemory ports = {ports!r}: expected an integer from 1 to 16")
         self.rows = pe.local_bytes // ROW_BYTES // pe.local_banks
         if self.rows < 2:
-            raise ValueError(f"LocalMemory: {pe.local_bytes} bytes in {pe.local_banks} banks; expected at least two rows of {ROW_BYTES} bytes in each")
+            raise ValueError(f"LocalMemory: {pe.local_bytes} bytes in {pe.local_banks} banks; expected two rows of {ROW_BYTES} bytes or more in each")
         self.pe, self.ports = pe, ports
         super().__init__({
             **{f"p{p}": In(LocalPort(pe)) for p in range(ports)},

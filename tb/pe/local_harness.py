@@ -15,8 +15,8 @@ from spec.params import PeParams
 
 
 class LocalHarness(Block):
-    """`p0` … as they are (with ECC the payload of `p0__request` has the request and then the mask); `log` gives, for every cycle in which some port asks,
-    the ports that were accepted and then the ports that asked. The log does not wait: its sink must not stall."""
+    """`p0` … as they are (with ECC the payload of `p0__request` has the request and then the mask); `log` gives, for every cycle in which some port
+    asks, the ports that were accepted and then the ports that asked. The log does not wait: its sink must not stall."""
 
     def __init__(self, pe: PeParams, ports: int, ecc: int):
         self.pe, self.ports = dataclasses.replace(pe, ecc=bool(ecc)), ports

@@ -136,4 +136,5 @@ class Board:
                     f"expected {want[p][wrong[0]].tobytes()[::-1].hex()} (error, then data from byte 63 down)")
         if self.ecc:
             counts = tuple(int(self.b.pin(x).value) for x in ("corrected", "damaged"))
-            assert counts == (self.golden.corrected, self.golden.damaged), f"(corrected, damaged) {counts}, expected {(self.golden.corrected, self.golden.damaged)}"
+            want_counts = (self.golden.corrected, self.golden.damaged)
+            assert counts == want_counts, f"(corrected, damaged) {counts}, expected {want_counts}"

@@ -119,7 +119,8 @@ async def test_ecc_extra_cycle(dut):
         assert each * n - 1 <= cycles <= each * n + 2, f"{cycles} cycles for {n} writes"
         cycles = await board.run({2: writes(b.rng, np.arange(n) % board.golden.rows, strb)})
         assert cycles <= n + 2, f"{cycles} cycles for {n} writes over all banks"
-    half = traffic(np.arange(n) % 2 == 0, np.arange(n) // 2 * banks % board.golden.rows, strb=byte, data=b.rng.integers(0, 256, (n, ROW), dtype=np.uint8))
+    data = b.rng.integers(0, 256, (n, ROW), dtype=np.uint8)
+    half = traffic(np.arange(n) % 2 == 0, np.arange(n) // 2 * banks % board.golden.rows, data, byte)
     cycles = await board.run({0: half})  # a partial write, then a read of the same row
     assert cycles <= n // 2 * 3 + RUN, f"{cycles} cycles"
     cycles = await board.run({p: writes(b.rng, one_bank, byte) for p in range(PORTS)})
