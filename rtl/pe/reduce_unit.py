@@ -73,31 +73,30 @@ class ReduceUnit(Block):
         parts = {}
         for name in ("fill", "bias", "drain", "write"):
             m.submodules[f"jobs_{name}"] = parts[name] = SyncFIFO(width=JOB.size, depth=4)
-        m.submodules.order = order = SyncFIFO(width=8, depth=4)
+        m.submodules.order = order = SyncFIFO(width=9, depth=4)
         room = wire(m, order.w_rdy & Cat(f.w_rdy for f in parts.values()).all(), "room")
-        m.d.comb += [self.start.ready.eq(room), order.w_data.eq(status), order.w_en.eq(self.start.valid & room)]
+        m.d.comb += [self.start.ready.eq(room), order.w_data.eq(Cat(Cat(status, Const(0, 8))[:8], args.bias)), order.w_en.eq(self.start.valid & room)]
         for name, fifo in parts.items():
             m.d.comb += [fifo.w_data.eq(job), fifo.w_en.eq(self.start.valid & room & well & (args.bias if name == "bias" else 1))]
 
-        # A job's end waits for `done`: what belongs to the next one waits with it, which is a row or two.
-        self.hold, self.forget = Signal(name="hold"), Signal(name="forget")
         self._fills(m, parts["fill"])
-        damaged = self._bias(m, parts["bias"])
+        bias_end, bias_bad = self._bias(m, parts["bias"])
         self._drains(m, parts["drain"])
-        ended, bad = self._writes(m, parts["write"])
+        write_end, write_bad = self._writes(m, parts["write"])
 
-        refused = wire(m, order.r_data != UnitStatus.OK, "refused")
-        over = Signal()
-        with m.If(ended):
-            m.d.sync += over.eq(1)
+        # In the order of instructions: a status known at once, or the ends of its parts.
+        ends = []
+        for name, ended, bad in (("bias", bias_end, bias_bad), ("write", write_end, write_bad)):
+            m.submodules[f"ends_{name}"] = fifo = SyncFIFO(width=1, depth=4)
+            m.d.comb += [fifo.w_data.eq(bad), fifo.w_en.eq(ended)]
+            ends.append(fifo)
+        refused, biased = wire(m, order.r_data[:8] != UnitStatus.OK, "refused"), order.r_data[8]
+        damaged = wire(m, biased & ends[0].r_data, "damaged")
         m.d.comb += [
-            self.done.valid.eq(order.r_rdy & (refused | over)), order.r_en.eq(self.done.valid & self.done.ready),
-            self.done.payload.status.eq(Mux(refused, order.r_data, Mux(damaged, UnitStatus.LOCAL, Mux(bad, UnitStatus.FORMAT, UnitStatus.OK)))),
+            self.done.valid.eq(order.r_rdy & (refused | ends[1].r_rdy & (~biased | ends[0].r_rdy))), order.r_en.eq(self.done.valid & self.done.ready),
+            self.done.payload.status.eq(Mux(refused, order.r_data[:8], Mux(damaged, UnitStatus.LOCAL, Mux(ends[1].r_data, UnitStatus.FORMAT, UnitStatus.OK)))),
+            ends[0].r_en.eq(order.r_en & ~refused & biased), ends[1].r_en.eq(order.r_en & ~refused),
         ]
-        clear = wire(m, order.r_en & ~refused, "clear")
-        with m.If(clear):
-            m.d.sync += over.eq(0)
-        m.d.comb += [self.hold.eq(over), self.forget.eq(clear)]
         return m
 
     def _groups(self, m, fifo, name):
@@ -129,7 +128,7 @@ class ReduceUnit(Block):
                 m.d.sync += [bank.eq(bank + 1), following]
 
     def _bias(self, m, fifo):
-        """A group's values are read once, and given once a row. Returns whether a row that was read was damaged."""
+        """A group's values are read once, and given once a row. Returns (a job is over, some row that it read was damaged)."""
         p = self.pe
         job, base, _, last, following = self._groups(m, fifo, "bias")
         per_row = ROW_BYTES // 4
@@ -160,9 +159,9 @@ class ReduceUnit(Block):
             with m.If(sent + 1 == job.rows):
                 m.d.sync += [sent.eq(0), asked.eq(0), got.eq(0), following]
                 m.d.comb += fifo.r_en.eq(last)
-        with m.If(self.forget):
-            m.d.sync += damaged.eq(0)
-        return damaged
+                with m.If(last):
+                    m.d.sync += damaged.eq(0)
+        return fifo.r_en, damaged
 
     def _drains(self, m, fifo):
         p = self.pe
@@ -205,9 +204,9 @@ class ReduceUnit(Block):
                 with m.Case(k):
                     m.d.comb += mask.eq((1 << k) - 1)
         m.d.comb += [
-            request.valid.eq(fifo.r_rdy & self.memory.valid & ~self.hold), request.payload.write.eq(1), request.payload.addr.eq(begin[6:] + part),
+            request.valid.eq(fifo.r_rdy & self.memory.valid), request.payload.write.eq(1), request.payload.addr.eq(begin[6:] + part),
             request.payload.data.eq((here << (begin[:6] << 3))[:512]), request.payload.strb.eq((mask << begin[:6])[:64]),
-            self.memory.ready.eq(fifo.r_rdy & ~self.hold & request.ready & ~more), self.port_d.response.ready.eq(1),
+            self.memory.ready.eq(fifo.r_rdy & request.ready & ~more), self.port_d.response.ready.eq(1),
         ]
         bad = Signal()
         ended = Signal()
@@ -218,6 +217,6 @@ class ReduceUnit(Block):
                 with m.If(row + 1 == job.rows):
                     m.d.sync += [row.eq(0), following]
                     m.d.comb += [ended.eq(last), fifo.r_en.eq(last)]
-        with m.If(self.forget):
-            m.d.sync += bad.eq(0)
-        return ended, bad
+                    with m.If(last):
+                        m.d.sync += bad.eq(0)
+        return ended, bad | drained.bad
