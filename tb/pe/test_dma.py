@@ -93,6 +93,19 @@ async def test_random(dut):
 
 
 @cocotb.test()
+async def test_rows_apart(dut):
+    """Rows of a gather so far apart that the last one on its way ends before, as, and after the next is handed on; then what they wrote is read at once."""
+    b, w = await start(dut)
+    latencies(b, 1, 1)
+    for k in range(60):
+        b.memory("near").stall, b.memory("axi").stall = (0.9, 0.8, 0.6)[k % 3], 0.0
+        w.put(0x200, b.rng.integers(0, 90, 80))
+        back = copy((M, 0x6000), (M, 0x8000), 640)
+        await w.run([copy((M, 0x5000), (M, 0x6000), 8, rows=80, op=DmaOp.GATHER, row_src=8, row_dst=8, index=0x200), back])
+    b.cover("rows-apart")
+
+
+@cocotb.test()
 async def test_random_errors(dut):
     """The same with words that fail, on either side; and completions held back."""
     b, w = await start(dut)
@@ -184,6 +197,10 @@ async def test_rate(dut):
         await rate(b, w, f"fill of {target}", [copy((M, 0), (target, 0x8001), 8000, op=DmaOp.FILL)], 126, 60)
     near = [copy((L, 0), (L, 0x8000), 8192)]
     await rate(b, w, "local to local: two accesses a word", near, 256, 40)
+    rings = []  # operands into two rings, results out of a third between them
+    for k in range(24):
+        rings += [copy((M, 1024 * k), (L, (0x0000, 0xC000)[k % 2] + 1024 * (k % 12)), 1024), copy((L, 0x6000 + 1024 * (k % 12)), (M, 0x8000 + 1024 * k), 1024)]
+    await rate(b, w, "in and out, rings of local memory: two accesses a word", rings, 48 * 16, 80)
     w.put(0x7000, b.rng.integers(0, 32, 64))
     for n in (128, 64):
         gather = [copy((M, 0x8000), (L, 0x8000), n, rows=64, op=DmaOp.GATHER, row_src=512, row_dst=n, index=0x7000)]
