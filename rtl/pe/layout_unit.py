@@ -31,8 +31,8 @@ Parameters: `pe` (local_bytes).
 Members: `job` In stream LU_JOB, `done` Out stream LU_DONE, `reader`, `writer` Out LocalPort.
 
 Assumptions
-    A1. Source and destination share no bytes; else the bytes of the destination are undefined (those of rule 3 still are the only ones). Nothing
-        checks it.
+    A1. Source and destination share no bytes; else the bytes of the destination are undefined (those of rule 3 still are the only ones). The unit
+        does not check it; the bench does, for every job it gives (tb/pe/layout_jobs.py).
     A2. The reader's port answers every read once, in order (checked by the memory's own bench; a surplus answer would break the count of `done`).
 """
 from __future__ import annotations

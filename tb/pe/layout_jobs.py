@@ -54,6 +54,7 @@ class Board:
     async def run(self, jobs: list[dict[str, int]], *, deadline: int = 0, disturb: Traffic | None = None) -> int:
         """The jobs in order: every status and tag; the image moves on. Returns the cycles. `disturb`: traffic of the other port meanwhile."""
         b = self.b
+        assert not any(shares_bytes(j, len(self.image)) for j in jobs), "a job's tiles share bytes (assumption A1 of the unit)"
         tags = [int(x) for x in b.rng.integers(0, 1 << 16, len(jobs))]
         want = [(tag, golden.run(self.image, job, self.damaged)) for tag, job in zip(tags, jobs, strict=True)]
         words = b"".join(LU_JOB.to_bytes({**j, "tag": t}) for j, t in zip(jobs, tags, strict=True))
@@ -77,6 +78,19 @@ class Board:
 
 def bytes_of(job: dict[str, int]) -> int:
     return job["rows"] * job["columns"] * SIZES[job["size"] % 3] if job["rows"] < 4096 else 0
+
+
+def shares_bytes(job: dict[str, int], memory_bytes: int) -> bool:
+    """Whether some byte of the source is one of the destination, of a job that is not refused."""
+    if golden.judge(job, memory_bytes) or not job["rows"] or not job["columns"]:
+        return False
+    e, tiles = SIZES[job["size"]], np.zeros((2, memory_bytes), bool)
+    shapes = (job["rows"], job["columns"]), (job["columns"], job["rows"]) if job["op"] == LayoutOp.TRANSPOSE else (job["rows"], job["columns"])
+    for tile, side, (rows, columns) in zip(tiles, ("source", "destination"), shapes, strict=True):
+        for r in range(rows):
+            at = job[side] + r * job[side + "_stride"]
+            tile[at : at + columns * e] = True
+    return bool(tiles.all(0).any())
 
 
 def make(op: int, size: int, rows: int, columns: int, source: int, source_stride: int, destination: int, destination_stride: int) -> dict[str, int]:

@@ -270,7 +270,8 @@ async def test_cycles(dut):
             n = ROW // e
             for rows, columns in ((1, 1), (3, 5), (n, n), (2 * n, n), (n, 2 * n), (n - 1, n + 1), (2 * n, 3 * n)):
                 stride = ROW * 5 if op == LayoutOp.TRANSPOSE else -(-columns * e // ROW) * ROW
-                job = make(op, size, rows, columns, 0, stride, HALF + 2 * ROW, stride)
+                turn = 4 * ROW  # of all banks
+                job = make(op, size, rows, columns, 0, stride, -(-rows * stride // turn) * turn + 2 * ROW, stride)
                 if end_of(job) > BYTES:
                     continue
                 bound = walk_counts(job)[2] + (-(-rows // n) * -(-columns // n) if op == LayoutOp.TRANSPOSE else 0)
