@@ -25,10 +25,11 @@ def count(b: Bench, n: int) -> int:
 
 
 async def every_code(b: Bench, fmt: SfuFormat) -> None:
-    """All codes, with bits above them that must not matter."""
+    """All codes (on the four-state simulator every 257th), with bits above them that must not matter."""
     noise = b.rng.integers(0, 1 << 16, 1 << 16, dtype=np.uint32) << np.uint32(16)
+    codes = (CODES | noise)[::1 if b.sim == "verilator" else 257]
     for op in UNARY:
-        await check(b, elementwise(lanes_of(b), op, CODES | noise, fa=fmt))
+        await check(b, elementwise(lanes_of(b), op, codes, fa=fmt))
 
 
 @cocotb.test()
@@ -46,7 +47,7 @@ async def test_float32(dut):
     b = await Bench.start(dut)
     for op in UNARY:
         for fo in SfuFormat:
-            x = operands(b.rng, 32_000 if fo == F32 else 8_000)
+            x = operands(b.rng, count(b, 32_000 if fo == F32 else 8_000))
             await check(b, elementwise(lanes_of(b), op, x, fo=fo))
             mag, f = x & 0x7FFFFFFF, format_of(NAMES[fo])
             out = sfu.unary(op, x, "float32", NAMES[fo]) & f.magnitude_mask
@@ -177,7 +178,7 @@ class Engine:
 async def test_kernels(dut):
     b = await Bench.start(dut)
     e = Engine(b)
-    n, eps = 77, floats(1e-5)[None]
+    n, eps = 77 if b.sim == "verilator" else 13, floats(1e-5)[None]
     for fmt in SfuFormat:
         name = NAMES[fmt]
         x = convert.narrow(b.rng.normal(0, 3, (6, n)).astype(np.float32).view(np.uint32), name).astype(np.uint32)
