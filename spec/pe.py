@@ -37,6 +37,11 @@ class DotFormat(IntEnum):
         """Elements of a chunk."""
         return 8 * CHUNK_BYTES // self.slot_bits
 
+    @property
+    def scaled(self) -> bool:
+        """Whether it may have MX scales: floats of up to 8 bits."""
+        return self.slot_bits <= 8 and self.format.is_float
+
 
 class Mx(IntEnum):
     """Block scales of an operand."""

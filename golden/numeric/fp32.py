@@ -47,7 +47,7 @@ def canonical(bits: Any) -> Bits:
     return np.where(is_nan(bits), NAN, bits)
 
 
-def _require_subnormals() -> None:
+def require_subnormals() -> None:
     """The host's flush-to-zero and denormals-are-zero modes must be off.
 
     Raises:
@@ -63,7 +63,7 @@ def _require_subnormals() -> None:
 
 
 def _apply(ufunc: np.ufunc, a: Any, b: Any) -> Bits:
-    _require_subnormals()
+    require_subnormals()
     with np.errstate(all="ignore"):
         r = np.asarray(ufunc(as_bits(a).view(np.float32), as_bits(b).view(np.float32)))
     bits = r.view(np.uint32)

@@ -11,7 +11,7 @@ Rules (docs/numbers.md)
     * Chunks are added in order, in binary32; the first stands for itself, or is added to `bias`.
     * int8 accumulates exactly and wraps modulo 2^32.
 
-Where a chunk's products all fit in 53 bits together, float64 sums them without any rounding, in any order, and nothing is below the window:
+Where a chunk's products all fit in 53 bits together and none reaches below the window, float64 sums them without any rounding, in any order:
 then a float64 matrix product is the exact sum. Otherwise the window is summed in int64. Both give the same bits; the choice is one of speed.
 """
 from __future__ import annotations
@@ -101,6 +101,8 @@ def _scales(scale: Any, shape: tuple[int, ...], block: int | None) -> I64:
     if block is None or block not in BLOCKS:
         raise ValueError(f"MX block of {block}; expected one of {', '.join(map(str, BLOCKS))}")
     s = np.asarray(scale)
+    if s.dtype.kind not in "ui":
+        raise TypeError(f"scales of type {s.dtype}; expected integer codes of float8_e8m0fnu")
     wanted = (shape[0], -(-shape[1] // block))
     if s.shape != wanted:
         raise ValueError(f"scales of shape {s.shape} for an operand of shape {shape} in blocks of {block}; expected {wanted}")
@@ -133,27 +135,34 @@ def dot_product(
         raise ValueError(f"operands of shapes {a.shape} and {b.shape}; expected (M, K) and (N, K)")
     if (scale_a is None) != (scale_b is None) or scale_a is None and block is not None:
         raise ValueError("MX scales and their block belong to both operands")
+    for name in (format_a, format_b):
+        if scale_a is not None and not DotFormat[name.upper()].scaled:
+            raise ValueError(f"{name} has no MX scales")
+    if bias is not None:
+        bias, shape = fp32.as_bits(bias), (a.shape[0], b.shape[0])
+        try:
+            bias = np.broadcast_to(bias, shape)
+        except ValueError:
+            raise ValueError(f"bias of shape {bias.shape}; expected {shape} or what broadcasts to it") from None
     if format_a == "int8":
-        if scale_a is not None:
-            raise ValueError("int8 has no MX scales")
         return _integers(a, b, bias)
     x, y = decode(a, format_a, scale_a, block), decode(b, format_b, scale_b, block)
     step = lanes(format_a)
-    total = None if bias is None else np.broadcast_to(fp32.as_bits(bias), (a.shape[0], b.shape[0]))
+    total = bias
     for at in range(0, a.shape[1], step):
         part = _chunk(x.part(slice(at, at + step)), y.part(slice(at, at + step)))
         total = part if total is None else fp32.add(total, part)
     return np.zeros((a.shape[0], b.shape[0]), np.uint32) if total is None else fp32.canonical(total)
 
 
-def _integers(a: NDArray[Any], b: NDArray[Any], bias: Any) -> Bits:
+def _integers(a: NDArray[Any], b: NDArray[Any], bias: Bits | None) -> Bits:
     for x in (a, b):
         if x.dtype not in (np.int8, np.uint8):
             raise TypeError(f"int8 operand of type {x.dtype}; expected int8 values, or their codes as uint8")
     values = [np.ascontiguousarray(x).view(np.int8).astype(np.float64) for x in (a, b)]
     total = (values[0] @ values[1].T).astype(np.int64)  # exact: at most K * 2^14
     if bias is not None:
-        total = total + fp32.as_bits(bias).astype(np.int64)
+        total = total + bias.astype(np.int64)
     return (total & 0xFFFFFFFF).astype(np.uint32)
 
 
@@ -166,7 +175,11 @@ def _chunk(x: Operand, y: Operand) -> Bits:
 
 
 def _exact(x: Operand, y: Operand) -> Bits | None:
-    """By float64, where no sum of these products can need more than its 53 bits."""
+    """By float64, where no sum of these products can need more than its 53 bits and no product has bits below the window.
+
+    E is at most ``high - 2``. A full chunk's sum needs 5 bits or more beyond a product's, which keeps the window; the last one may be shorter.
+    """
+    fp32.require_subnormals()
     high = low = 0
     for o in (x, y):
         live = o.sig != 0
@@ -175,7 +188,7 @@ def _exact(x: Operand, y: Operand) -> Bits | None:
         exp = o.exp[live]
         high += int(exp.max()) + 1
         low += int(exp.min()) - o.frac_bits
-    if high + x.sig.shape[1].bit_length() - low > 53 or not -1000 < low <= high < 1000:
+    if high + x.sig.shape[1].bit_length() - low > 53 or high - 2 - low > WINDOW or not -1000 < low <= high < 1000:
         return None
     values = [np.ldexp(np.where(o.negative, -o.sig, o.sig).astype(np.float64), np.maximum(o.exp, -1000) - o.frac_bits) for o in (x, y)]
     with np.errstate(over="ignore", under="ignore"):

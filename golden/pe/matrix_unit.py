@@ -63,7 +63,7 @@ def _operand(local: Bytes, args: Args, which: str, address: int) -> tuple[NDArra
     known = code in list(DotFormat)
     fmt = DotFormat(code) if known else DotFormat.INT8
     codes = unpack(data, fmt)
-    bad = not known or mx > max(Mx) or (mx != Mx.NONE and (fmt.slot_bits > 8 or fmt is DotFormat.INT8))
+    bad = not known or mx > max(Mx) or (mx != Mx.NONE and not fmt.scaled)
     if mx == Mx.NONE or bad:
         return codes, None, bad
     blocks = fmt.lanes // BLOCK[Mx(mx)]

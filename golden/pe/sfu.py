@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import convert, minmax
-from golden.numeric.fp32 import NAN, Bits, is_nan
+from golden.numeric.fp32 import NAN, Bits, is_nan, require_subnormals
 from spec.formats import FLOAT32, Format, format_of
 from spec.sfu import (
     BINARY,
@@ -285,9 +285,15 @@ def _exact(value: NDArray[np.float64], error: NDArray[np.float64]) -> Inner:
     return Inner(mag, field - 1083, np.signbit(value), inexact, np.isinf(value), np.isnan(value))
 
 
+def _float64(a: Any, b: Any) -> list[NDArray[np.float64]]:
+    """Values of binary32 patterns; RuntimeError where this thread would take subnormals for zeros."""
+    require_subnormals()
+    return [np.asarray(v).view(np.float32).astype(np.float64) for v in np.broadcast_arrays(a, b)]
+
+
 def add(a: Any, b: Any, *, minus: bool = False) -> Inner:
     """a + b or (`minus`) a - b of binary32 patterns, exactly: float64 sum and its error (Knuth's two-sum)."""
-    x, y = (np.asarray(v).view(np.float32).astype(np.float64) for v in np.broadcast_arrays(a, b))
+    x, y = _float64(a, b)
     if minus:
         y = -y
     with np.errstate(invalid="ignore"):
@@ -299,7 +305,7 @@ def add(a: Any, b: Any, *, minus: bool = False) -> Inner:
 
 def multiply(a: Any, b: Any) -> Inner:
     """a * b of binary32 patterns, exactly: 48 bits fit in float64."""
-    x, y = (np.asarray(v).view(np.float32).astype(np.float64) for v in np.broadcast_arrays(a, b))
+    x, y = _float64(a, b)
     with np.errstate(invalid="ignore"):
         p = x * y
     return _exact(p, np.zeros_like(p))

@@ -12,7 +12,7 @@ from tb.lib.bench import Bench
 
 NAN = 0x7FC00000
 BLOCK = {Mx.BLOCK_16: 16, Mx.BLOCK_32: 32}
-SCALED = [f for f in DotFormat if f.slot_bits <= 8 and f is not DotFormat.INT8]
+SCALED = [f for f in DotFormat if f.scaled]
 
 
 @dataclass

@@ -162,6 +162,29 @@ def test_both_ways_of_summing_agree(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("name", FLOATS)
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_a_short_chunk_is_a_chunk_filled_with_zeros(name: str, k: int) -> None:
+    """Bits below 2^(E - 48) are cut off in it too: large products that cancel, and one whose least bit is about there."""
+    f, rng = format_of(name), seeded(name, k)
+    a, b = (np.full((64, k), (4 if f.max_exponent > 8 else 0) + f.bias << f.frac_bits, np.uint32) for _ in range(2))
+    b[:, 1::2] |= np.uint32(f.sign_mask)
+    for i in range(64):
+        least = 2 * (int(a[i, 0]) >> f.frac_bits) - 48 + i % 6 - 3 + 2 * f.frac_bits  # exponent fields of the last product, together
+        for x, field in ((a, least // 2), (b, least - least // 2)):
+            x[i, -1] = max(field, 0) << f.frac_bits | int(rng.integers(0, f.frac_mask + 1)) | 1
+    zeros = np.zeros((1, lanes(name) - k), np.uint32)
+    for x, y in zip(a[:, None], b[:, None], strict=True):  # one pair at a time: the way of summing is chosen for all rows together
+        got = dot_product(x, y, name)
+        assert np.array_equal(got, reference(x, y, name, name)), (x, y)
+        assert np.array_equal(got, dot_product(np.hstack([x, zeros]), np.hstack([y, zeros]), name)), (x, y)
+
+
+def test_what_lies_below_the_window_of_a_short_chunk() -> None:
+    a, b = np.uint16([[0x3F80, 0x3F80, 0x3701]]), np.uint16([[0x3F80, 0xBF80, 0x3681]])  # 1 - 1 + (1 + 2^-7)^2 * 2^-35, least bit 2^-49
+    assert int(dot_product(a, b, "bfloat16")[0, 0]) == 0x2E020000
+
+
+@pytest.mark.parametrize("name", FLOATS)
 def test_order_of_lanes_does_not_matter(name: str) -> None:
     rng = seeded(name)
     step = lanes(name)
@@ -252,6 +275,10 @@ def test_widened_to_binary32_one_lane_is_the_rounded_product() -> None:
         (lambda: dot_product([[0]], [[0]], "float8_e5m2", scale_a=[[1]], block=32), ValueError, "both operands"),
         (lambda: dot_product([[0]], [[0]], "float8_e5m2", scale_a=[[1]], scale_b=[[1]], block=8), ValueError, "expected one of 16, 32"),
         (lambda: dot_product([[0]], [[0]], "float8_e5m2", scale_a=[[1, 1]], scale_b=[[1]], block=32), ValueError, r"expected \(1, 1\)"),
+        (lambda: dot_product([[0]], [[0]], "float8_e5m2", scale_a=[[127.5]], scale_b=[[1]], block=32), TypeError, "scales of type float64"),
+        (lambda: dot_product([[0]], [[0]], "bfloat16", scale_a=[[1]], scale_b=[[1]], block=32), ValueError, "bfloat16 has no MX scales"),
+        (lambda: dot_product(np.int8([[0]]), np.int8([[0]]), "int8", bias=np.uint32([1, 2])), ValueError, r"bias of shape \(2,\); expected \(1, 1\)"),
+        (lambda: dot_product([[0]], [[0]], "float16", bias=np.zeros((2, 1, 1), np.uint32)), ValueError, r"bias of shape \(2, 1, 1\)"),
         (lambda: dot_product([[0]], [[0]], "float8_e5m2", scale_a=[[256]], scale_b=[[1]], block=32), ValueError, "0 to 255"),
     ],
 )

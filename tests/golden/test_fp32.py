@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from golden.numeric import fp32
+from golden.pe import sfu
+from golden.pe.dot_product import dot_product
 from spec.formats import FLOAT32
+from spec.sfu import SfuOp
 from tests.golden.oracle import decode, encode, value
 
 INF, NINF, NAN, ONE = 0x7F800000, 0xFF800000, 0x7FC00000, 0x3F800000
@@ -132,19 +135,25 @@ def flush_to_zero(libm: ctypes.CDLL) -> None:
 
 
 def test_flush_to_zero_mode_is_refused_not_obeyed():
+    """Whatever uses the processor's own arithmetic; a dot product of one chunk never comes to `fp32.add`."""
     seen: list[str] = []
+    small = np.uint16([[0x1F00]])  # 2^-65
+    calls = (
+        lambda: fp32.add(np.uint32(1), np.uint32(1)), lambda: fp32.mul(np.uint32(1), np.uint32(1)), lambda: dot_product(small, small, "bfloat16"),
+        lambda: sfu.binary(SfuOp.ADD, np.uint32(1), np.uint32(1), "float32"), lambda: sfu.binary(SfuOp.MUL, np.uint32(1), np.uint32(2), "float32"),
+    )
 
     def run() -> None:
         flush_to_zero(ctypes.CDLL("libm.so.6"))
-        for f in (fp32.add, fp32.mul):
+        for f in calls:
             try:
-                f(np.uint32(1), np.uint32(1))
+                f()
             except RuntimeError as e:
                 seen.append(str(e))
 
     thread = threading.Thread(target=run)  # the mode is per thread and ends with it
     thread.start()
     thread.join()
-    assert len(seen) == 2
+    assert len(seen) == len(calls)
     assert "flushes subnormal numbers to zero" in seen[0] and "torch.set_flush_denormal(False)" in seen[0]
     assert one(fp32.add, 1, 1) == 2
