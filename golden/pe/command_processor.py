@@ -1,13 +1,15 @@
-"""Command processor: circular buffers, what an instruction waits for, and programs carried out one instruction at a time.
+"""Command processor: circular buffers, queues of the units, what an instruction waits for, and programs carried out one instruction at a time.
 
 Rules (spec/isa.py, docs/blocks/command_processor.md)
     * An instruction starts when every operand it reads has ``max(offset + bytes, pop)`` bytes published, and what it writes as many free
       (with `push`). Its addresses are those of the pointers then, which move on at once; bytes are freed and published when it is done.
+    * A core's instructions go to the queues of their units in order; a unit starts its own in order. Out of the core's queue comes only what has room
+      there, and what changes no side of a buffer before another unit's that waits for it (CONTROL: when its turn is).
     * What can never start is an error: NO_BUFFER, TOO_LARGE, STRADDLES (an operand is one piece of its buffer), BAD_OP.
     * After an error nothing starts any more (FLUSHED). When nothing can start and nothing is at work, what is left ends in STUCK.
 
 A program's result does not depend on when units are done, as long as the cores share a side of a buffer only behind WAIT: this model carries
-instructions out in the order in which they can start, the first core first.
+instructions out in an order in which they can start, the first core first, each to its end.
 """
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from spec.isa import CBS, CONTROL_ARGS, EVENT_BITS, EVENTS, OPERANDS, UNITS, Control, CpStatus, Unit
 
 Instruction = Mapping[str, int]
+End = Callable[..., None]  # core, instruction, status, info
 Carry = Callable[[Unit, int, int, tuple[int, int, int]], tuple[int, int]]  # unit, op, args, addresses -> status, info
 
 
@@ -45,8 +48,15 @@ class Completion:
 
 @dataclass
 class CommandProcessor:
-    """State of the processor; `run` carries out programs."""
+    """State of the processor; `run` carries out programs.
 
+    Attributes:
+        queue: instructions that wait for a unit, at most.
+        waiting: by unit, (core, instruction).
+    """
+
+    queue: int = 4
+    waiting: dict[int, deque[tuple[int, Instruction]]] = field(default_factory=lambda: {int(u): deque() for u in UNITS})
     buffers: list[Buffer] = field(default_factory=lambda: [Buffer() for _ in range(CBS)])
     events: list[int] = field(default_factory=lambda: [0] * EVENTS)
     failed: bool = False
@@ -58,7 +68,8 @@ class CommandProcessor:
                 continue
             b = self.buffers[i[f"{name}_cb"]]
             offset, nbytes = i[f"{name}_offset"], i[f"{name}_bytes"]
-            most = max(offset + nbytes, i[f"{name}_{amount}"])
+            popped = i["a_pop"] if name == "b" and i["a_use"] and i["a_cb"] == i["b_cb"] else 0
+            most = max(offset + nbytes, i[f"{name}_{amount}"] + popped)
             if b.size == 0:
                 return CpStatus.NO_BUFFER
             if most > b.size:
@@ -95,17 +106,37 @@ class CommandProcessor:
                 else:
                     b.space += n
 
-    def control(self, i: Instruction) -> CpStatus | None:
-        """Carry out a CONTROL instruction; None: it waits. (SYNC never does here: nothing is at work between two instructions.)"""
+    def clashes(self, i: Instruction) -> bool:
+        """Whether another unit's instruction that waits must come first."""
+        others = [j for unit, queue in self.waiting.items() if unit != i["unit"] for _, j in queue]
+
+        def uses(j: Instruction, name: str, cb: int, what: str) -> bool:
+            return bool(j[f"{name}_use"]) and j[f"{name}_cb"] == cb and bool(what == "any" or j[f"{name}_{what}"])
+
+        for name, amount in OPERANDS.items():
+            if not i[f"{name}_use"]:
+                continue
+            cb = i[f"{name}_cb"]
+            sides, what = (("d",), "any") if name == "d" else (("a", "b"), "any" if i[f"{name}_{amount}"] else "pop")
+            if any(uses(j, side, cb, what) for j in others for side in sides):
+                return True
+        return False
+
+    def control(self, i: Instruction, core: int = 0) -> CpStatus | None:
+        """Carry out a CONTROL instruction; None: it waits. (Nothing is at work between two instructions: SYNC waits for what waits.)"""
         args = CONTROL_ARGS.unpack(i["args"])
-        if i["op"] in (Control.NOP, Control.SYNC):
+        waiting = [x for queue in self.waiting.values() for x in queue]
+        if i["op"] == Control.NOP:
             return CpStatus.OK
+        if i["op"] == Control.SYNC:
+            return None if any(c == core for c, _ in waiting) else CpStatus.OK
         if i["op"] == Control.SET:
             self.events[i["event"]] = args["value"]
         elif i["op"] == Control.WAIT:
             return CpStatus.OK if self.events[i["event"]] >= args["value"] else None
         elif i["op"] == Control.BUFFER:
-            if args["base"] % 64 or args["size"] % 64:
+            used = any(j[f"{name}_use"] and j[f"{name}_cb"] == args["cb"] for _, j in waiting for name in OPERANDS)
+            if used or args["base"] % 64 or args["size"] % 64:
                 return CpStatus.BUSY
             self.buffers[args["cb"]] = Buffer(base=args["base"], size=args["size"], space=args["size"])
         else:
@@ -116,35 +147,65 @@ class CommandProcessor:
         """Carry out a program for each core, to the end: a completion for every instruction."""
         cores = [deque(p) for p in programs]
         out: list[Completion] = []
+
+        def end(core: int, i: Instruction, status: CpStatus, info: int = 0) -> None:
+            out.append(Completion(i["tag"], core, i["unit"], status, info))
+            self.failed |= status != CpStatus.OK
+
         moved = True
-        while any(cores) and moved:
+        while moved and not self.failed:
             moved = False
             for core, queue in enumerate(cores):
-                while queue and not self.failed:
-                    i = queue[0]
-                    info = 0
-                    if i["unit"] == Unit.CONTROL:
-                        status = self.control(i)
-                    elif i["unit"] not in list(UNITS):
-                        status = CpStatus.BAD_OP
-                    else:
-                        status = self.blocked(i)
-                        if status == CpStatus.OK:
-                            code, extra = carry(Unit(i["unit"]), i["op"], i["args"], self.start(i))
-                            self.done(i)
-                            if code:
-                                status, info = CpStatus.UNIT, code | extra << 8
-                    if status is None:
-                        break
+                while queue and not self.failed and self._dispatch(core, queue[0], end):
                     queue.popleft()
                     moved = True
-                    out.append(Completion(i["tag"], core, i["unit"], status, info))
-                    if status != CpStatus.OK:
-                        self.failed = True
-                    elif i["unit"] != Unit.CONTROL and i["event_use"]:
-                        self.events[i["event"]] = (self.events[i["event"]] + 1) % (1 << EVENT_BITS)
+                    self._start_all(carry, end)
+            moved |= self._start_all(carry, end)
         rest = CpStatus.FLUSHED if self.failed else CpStatus.STUCK
-        for core, queue in enumerate(cores):
-            out += [Completion(i["tag"], core, i["unit"], rest) for i in queue]
-            self.failed |= bool(queue)
+        for core, i in [x for w in self.waiting.values() for x in w] + [(core, i) for core, queue in enumerate(cores) for i in queue]:
+            end(core, i, rest)
+        for w in self.waiting.values():
+            w.clear()
         return out
+
+    def _dispatch(self, core: int, i: Instruction, end: End) -> bool:
+        """A core's next instruction: carried out (CONTROL), refused, or given to its unit's queue; False: it waits."""
+        if i["unit"] == Unit.CONTROL:
+            status = self.control(i, core)
+            if status is not None:
+                end(core, i, status)
+            return status is not None
+        if i["unit"] not in self.waiting:
+            end(core, i, CpStatus.BAD_OP)
+            return True
+        w = self.waiting[i["unit"]]
+        if len(w) >= self.queue or self.clashes(i):
+            return False
+        w.append((core, i))
+        return True
+
+    def _start_all(self, carry: Carry, end: End) -> bool:
+        """Carry out whatever can start now, to its end; whether there was something."""
+        some = moved = False
+        while not self.failed:
+            moved = False
+            for unit, w in self.waiting.items():
+                status = self.blocked(w[0][1]) if w and not self.failed else None
+                if status is None:
+                    continue
+                core, i = w.popleft()
+                some = moved = True
+                if status != CpStatus.OK:
+                    end(core, i, status)
+                    continue
+                code, info = carry(Unit(unit), i["op"], i["args"], self.start(i))
+                self.done(i)
+                if code:
+                    end(core, i, CpStatus.UNIT, code | info << 8)
+                    continue
+                end(core, i, CpStatus.OK)
+                if i["event_use"]:
+                    self.events[i["event"]] = (self.events[i["event"]] + 1) % (1 << EVENT_BITS)
+            if not moved:
+                break
+        return some

@@ -4,8 +4,9 @@ Rules
     1. Each core's instructions are looked at in order. CONTROL instructions are carried out there; others go to the queue of their unit. Units take
        theirs in order, and start independently of each other: what waits for data holds up its own unit only.
     2. An instruction starts when, for each operand it reads, ``offset + bytes`` bytes are published in its circular buffer beyond what started
-       instructions pop, and for what it writes, ``offset + bytes`` are free beyond what started ones push; `pop` and `push` count likewise. Its addresses
-       are those of the pointers then; the pointers move on at once. Bytes popped are free, bytes pushed are published, when the unit is done.
+       instructions pop, and for what it writes, ``offset + bytes`` are free beyond what started ones push; `pop` and `push` count likewise, and where
+       `a` and `b` pop one buffer, both pops together. Its addresses are those of the pointers then; the pointers move on at once. Bytes popped are free,
+       bytes pushed are published, when the unit is done.
     3. Two instructions of different units never change one side of a buffer out of the core's order: an instruction goes to its unit's queue only when no
        other unit has one waiting or at work that writes the same buffer; for a buffer it pops, none that reads it; for one it only reads, none that pops it.
     4. What can never start ends in an error at once: no such unit, instruction or buffer (BAD_OP, NO_BUFFER), more than the buffer can hold (TOO_LARGE), over
@@ -197,7 +198,9 @@ class CommandProcessor(Block):
         end = wire(m, offset + needed, "end")
         at = wrapped(Mux(writes, now.write, now.read) + offset, "at")
         address = wire(m, (now.base + at)[:LOCAL], "address")
-        most = wire(m, Mux(end > amount, end, amount), "most")
+        same = wire(m, (step == 1) & inst.a_use & (inst.a_cb == inst.b_cb), "same")  # `a` pops the buffer too
+        taken = wire(m, amount + Mux(same, inst.a_pop, 0), "taken")
+        most = wire(m, Mux(end > taken, end, taken), "most")
         there = wire(m, Mux(writes, now.space, now.avail), "there")
         addresses = [Signal(LOCAL, name=f"address_{name}", reset_less=True) for name in names]
 

@@ -90,6 +90,36 @@ async def test_out_of_order(dut):
 
 
 @cocotb.test()
+async def test_ahead(dut):
+    """Producers given out ahead of the consumers that make room for them, through a buffer of one piece; SYNC behind."""
+    b = await start(dut)
+    n = PE.queue
+    program = [*buffers(64), *(work(DMA, 10 + k, d=(0, 0, 64, 64)) for k in range(n)), *(work(DOT, 40 + k, a=(0, 0, 64, 64)) for k in range(n)),
+               control(Control.SYNC, tag=3)]
+    out = await run(b, [program])
+    assert {c.status for c in out} == {CpStatus.OK} and out[-1].tag == 3
+    order = [t["number"] for t in notes(b) if t["done"]]
+    assert order == [x for k in range(n) for x in (10 + k, 40 + k)]
+    b.cover("ahead")
+
+
+@cocotb.test()
+async def test_two_pops(dut):
+    """Both operands of an instruction pop the same buffer: what both pop must be there, and fit."""
+    b = await start(dut)
+    both = work(SFU, 20, a=(0, 0, 64, 64), b=(0, 0, 64, 64))
+    program = [*buffers(192), work(DMA, 10, d=(0, 0, 64, 64)), both, work(DMA, 11, cycles=100, d=(0, 0, 64, 64)), work(DMA, 12, cycles=100, d=(0, 0, 64, 64)),
+               work(DOT, 21, a=(0, 0, 64, 64))]
+    await run(b, [program])
+    at = {(t["number"], t["done"]): t["cycle"] for t in notes(b)}
+    assert at[20, 0] > at[11, 1] and at[21, 0] > at[12, 1]
+    b.cover("two pops")
+    await b.reset()
+    out = await run(b, [[*buffers(64), work(DMA, 10, d=(0, 0, 64, 64)), both]], checked=False)
+    assert out[-1].status == CpStatus.TOO_LARGE
+
+
+@cocotb.test()
 async def test_directed(dut):
     """Writers of one buffer in two units keep their order; a reader before the one that pops what it reads; one buffer as both operands."""
     b = await start(dut)
