@@ -26,15 +26,28 @@ def add(a: Any, b: Any, *, integer: bool = False) -> Bits:
 
 
 def extremes(rows: Bits, *, integer: bool = False) -> tuple[Bits, Bits]:
-    """(minimum, maximum) of each row of (n, width)."""
+    """(minimum, maximum) of each row of (n, width).
+
+    Raises:
+        ValueError: not rows of one value or more.
+    """
+    if np.ndim(rows) != 2 or rows.shape[1] == 0:
+        raise ValueError(f"extremes of shape {np.shape(rows)}; expected (n, width), width at least 1")
     low, high = (minmax.imin, minmax.imax) if integer else (minmax.fmin, minmax.fmax)
     columns = [rows[:, i] for i in range(rows.shape[1])]
     return reduce(low, columns, low(columns[0], columns[0])), reduce(high, columns, high(columns[0], columns[0]))
 
 
 def chain(partials: Any, *, integer: bool = False) -> Bits:
-    """Sum of the engines' results along a chain, (engines, …): each adds its own to what the engine before hands on."""
-    return reduce(lambda handed, own: add(handed, own, integer=integer), fp32.as_bits(partials))
+    """Sum of the engines' results along a chain, (engines, …): each adds its own to what the engine before hands on.
+
+    Raises:
+        ValueError: no engine.
+    """
+    results = fp32.as_bits(partials)
+    if results.ndim == 0 or len(results) == 0:
+        raise ValueError(f"chain of results of shape {results.shape}; expected (engines, …), one engine or more")
+    return reduce(lambda handed, own: add(handed, own, integer=integer), results)
 
 
 class ReductionEngine:
@@ -68,9 +81,18 @@ class ReductionEngine:
             at[to] = part if first else add(at[to], part, integer=integer)
 
     def drain(self, bank: int, base: int, count: int, *, partials: Any = None, integer: bool = False) -> tuple[Bits, Bits, Bits]:
-        """(rows, minima, maxima), each row added to the neighbour's where `partials` is given."""
+        """(rows, minima, maxima), each row added to the neighbour's where `partials` is given.
+
+        Raises:
+            ValueError: a negative count, or another number of partial rows.
+        """
+        if count < 0:
+            raise ValueError(f"drain of {count} rows; expected at least 0")
         out = self.banks[bank % self.pe.banks][(base + np.arange(count)) % self.pe.depth]
         if partials is not None:
-            out = add(self._rows(partials), out, integer=integer)
+            handed = self._rows(partials)
+            if len(handed) != count:
+                raise ValueError(f"{len(handed)} partial rows for a drain of {count}")
+            out = add(handed, out, integer=integer)
         low, high = extremes(out, integer=integer)
         return out, low, high

@@ -85,6 +85,19 @@ def _f32(x: float) -> NDArray[np.uint32]:
     return np.asarray(np.float32(x)).view(np.uint32)
 
 
+def _length(codes: Any) -> int:
+    shape = np.shape(codes)
+    if not shape:
+        raise ValueError("norm of a single number; expected rows")
+    return shape[-1]
+
+
+def _epsilon(x: Any) -> NDArray[np.uint32]:
+    if not isinstance(x, int | float | np.integer | np.floating) or not 0 <= x <= FLOAT32.max:
+        raise ValueError(f"epsilon {x!r}; expected a number from 0 to the largest of float32")
+    return _f32(float(x))
+
+
 def _mean(codes: Any, name: str, n: int) -> NDArray[Any]:
     """row sum, times the reciprocal of n (both binary32)."""
     return binary(SfuOp.MUL, row(SfuOp.ROW_SUM, codes, name, F32), unary(SfuOp.RECIPROCAL, _f32(n), F32), F32)[..., None]
@@ -98,8 +111,16 @@ def softmax(codes: Any, name: str, format_out: str | None = None) -> NDArray[Any
     return binary(SfuOp.MUL, e, r, F32, F32, format_out or name)
 
 
+def _fits(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether `shape` broadcasts to `to`."""
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
+
+
 def _scaled(x: Any, r: Any, gamma: Any, beta: Any, name: str, x_name: str, out: str) -> NDArray[Any]:
     """x * r, then * gamma, then + beta, where given; the last step rounds to `out`."""
+    for what, v in (("gamma", gamma), ("beta", beta)):
+        if v is not None and not _fits(np.shape(v), np.shape(x)):
+            raise ValueError(f"{what} of shape {np.shape(v)} for rows of shape {np.shape(x)}; expected what broadcasts to it")
     steps = [(SfuOp.MUL, r, F32)] + [(op, v, name) for op, v in ((SfuOp.MUL, gamma), (SfuOp.ADD, beta)) if v is not None]
     for k, (op, v, v_name) in enumerate(steps):
         target = out if k == len(steps) - 1 else F32
@@ -115,16 +136,16 @@ def layer_norm(
     mean: ROW_SUM, MUL by RECIPROCAL of n; SUB; square: MUL; variance: as the mean; ADD epsilon (binary32); RSQRT; MUL; then MUL `gamma`, ADD `beta`
     (codes of format `name`) where given.
     """
-    n = np.asarray(codes).shape[-1]
+    n = _length(codes)
     d = binary(SfuOp.SUB, codes, _mean(codes, name, n), name, F32, F32)
     variance = _mean(binary(SfuOp.MUL, d, d, F32), F32, n)
-    r = unary(SfuOp.RSQRT, binary(SfuOp.ADD, variance, _f32(epsilon), F32), F32)
+    r = unary(SfuOp.RSQRT, binary(SfuOp.ADD, variance, _epsilon(epsilon), F32), F32)
     return _scaled(d, r, gamma, beta, name, F32, format_out or name)
 
 
 def rms_norm(codes: Any, name: str, *, epsilon: float, gamma: Any = None, format_out: str | None = None) -> NDArray[Any]:
     """x / sqrt(mean of squares + epsilon) * gamma over the last axis: MUL, ROW_SUM, MUL, ADD epsilon, RSQRT, MUL, and MUL `gamma` where given."""
-    n = np.asarray(codes).shape[-1]
+    n = _length(codes)
     square = binary(SfuOp.MUL, codes, codes, name, name, F32)
-    r = unary(SfuOp.RSQRT, binary(SfuOp.ADD, _mean(square, F32, n), _f32(epsilon), F32), F32)
+    r = unary(SfuOp.RSQRT, binary(SfuOp.ADD, _mean(square, F32, n), _epsilon(epsilon), F32), F32)
     return _scaled(codes, r, gamma, None, name, name, format_out or name)

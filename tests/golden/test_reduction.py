@@ -82,3 +82,18 @@ def test_extremes() -> None:
 def test_rows_of_another_width_are_refused() -> None:
     with pytest.raises(ValueError, match=r"rows of shape \(1, 3\); expected \(n, 4\)"):
         ReductionEngine(PE).load(0, 0, np.zeros((1, 3), np.uint32))
+
+
+def test_misfits_are_refused() -> None:
+    engine, width = ReductionEngine(PE), PE.rows
+    cases = (
+        (lambda: engine.drain(0, 0, 3, partials=np.zeros((1, width), np.uint32)), "1 partial rows for a drain of 3"),
+        (lambda: engine.drain(0, 0, 1, partials=np.zeros((3, width), np.uint32)), "3 partial rows for a drain of 1"),
+        (lambda: engine.drain(0, 0, -1), "drain of -1 rows"),
+        (lambda: extremes(np.zeros(3, np.uint32)), r"extremes of shape \(3,\)"),
+        (lambda: extremes(np.zeros((3, 0), np.uint32)), "width at least 1"),
+        (lambda: chain(np.zeros((0, 3), np.uint32)), "one engine or more"),
+    )
+    for call, message in cases:
+        with pytest.raises(ValueError, match=message):
+            call()

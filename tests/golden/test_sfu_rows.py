@@ -141,3 +141,20 @@ def test_gamma_and_beta_round_at_the_end():
     got = ref.values(sfu_rows.layer_norm(codes, "bfloat16", epsilon=1e-5, gamma=gamma, beta=beta), "bfloat16")
     want = layer_norm64(x) * x[:1] + x[1:2]
     assert (np.abs(got - want) <= 0.51 * ref.quantum(want, format_of("bfloat16")) + 1e-5).all()
+
+
+@pytest.mark.parametrize(
+    ("kw", "message"),
+    [
+        (dict(epsilon=None), "epsilon None; expected a number"), (dict(epsilon=1e50), r"epsilon 1e\+50"), (dict(epsilon=-1.0), r"epsilon -1\.0"),
+        (dict(epsilon=0, gamma=np.ones(3, np.float32)), r"gamma of shape \(3,\) for rows of shape \(1, 4\)"),
+        (dict(epsilon=0, gamma=np.ones((5, 4), np.float32)), r"gamma of shape \(5, 4\)"),
+    ],
+)
+def test_norms_refuse_what_does_not_fit(kw: dict, message: str) -> None:
+    row = np.ones((1, 4), np.float32)
+    for norm in (sfu_rows.layer_norm, sfu_rows.rms_norm):
+        with pytest.raises(ValueError, match=message):
+            norm(row, "float32", **kw)
+        with pytest.raises(ValueError, match="expected rows"):
+            norm(row[0, 0], "float32", epsilon=0)
