@@ -35,9 +35,14 @@ class Pending:
     bad: bool
 
 
-def dot_status(args: Args, a: int, b: int) -> UnitStatus:
-    """Status known before anything is read."""
-    if not (args["held"] and args["rows"] and args["chunks"] and 1 <= args["tail"] <= CHUNK_BYTES):
+def fits(pe: PeParams, args: Args) -> bool:
+    """Whether the sizes, which both instructions of a product have, are possible at all; if not, neither takes part in anything."""
+    return bool(args["held"] and args["chunks"] and 1 <= args["rows"] <= pe.depth)
+
+
+def dot_status(pe: PeParams, args: Args, a: int, b: int) -> UnitStatus:
+    """Status known before anything is read. A refused DOT whose sizes fit gives sums of NaN, so that its REDUCE has what to take."""
+    if not fits(pe, args) or not 1 <= args["tail"] <= CHUNK_BYTES:
         return UnitStatus.RANGE
     if any(args[name] % 64 for name in ("stride_a", "stride_b", "scale_a", "scale_b")):
         return UnitStatus.RANGE
@@ -72,6 +77,12 @@ def _operand(local: Bytes, args: Args, which: str, address: int) -> tuple[NDArra
     return codes, np.repeat(scale, BLOCK[Mx(mx)] // 16, axis=1), False
 
 
+def refused(args: Args) -> Pending:
+    """Sums of NaN, of a DOT that was refused."""
+    nothing = [np.zeros((args[n], args["chunks"]), np.uint8) for n in ("held", "rows")]
+    return Pending(nothing[0], nothing[1], (args["format_a"], args["format_b"]), (None, None), args["chunks"], True)
+
+
 def dot(local: Bytes, args: Args, a: int, b: int) -> Pending:
     """What DOT reads. The instruction must have passed `dot_status`."""
     held, scale_a, bad_a = _operand(local, args, "a", a)
@@ -98,10 +109,10 @@ def sums(p: Pending, bias: Bits | None) -> Bits:
 
 
 def reduce_status(pe: PeParams, args: Args, a: int, d: int) -> UnitStatus:
-    """Status known before anything is done."""
+    """Status known before anything is done. A refused REDUCE whose sizes fit takes its sums all the same, and writes nothing."""
     size = 4 if args["out"] == OutFormat.FLOAT32 else 2
     unit = min(size * pe.rows, 64)
-    right = args["held"] and args["rows"] and args["chunks"] and args["rows"] <= pe.depth and d % unit == 0 and args["stride_d"] % unit == 0
+    right = fits(pe, args) and d % unit == 0 and args["stride_d"] % unit == 0 and not (args["integer"] and args["out"] != OutFormat.FLOAT32)
     return UnitStatus.OK if right and not (args["bias"] and a % min(4 * pe.rows, 64)) else UnitStatus.RANGE
 
 

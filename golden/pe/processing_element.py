@@ -42,15 +42,19 @@ class ProcessingElement:
             return self._move(_signed(DMA_ARGS.unpack(args)), a, b, d)
         if unit is Unit.DOT:
             fields = DOT_ARGS.unpack(args)
-            status = matrix_unit.dot_status(fields, a, b)
+            status = matrix_unit.dot_status(self.pe, fields, a, b)
             if status == UnitStatus.OK:
                 self._pending.append(matrix_unit.dot(self.local, fields, a, b))
+            elif matrix_unit.fits(self.pe, fields):
+                self._pending.append(matrix_unit.refused(fields))
             return int(status), 0
         if unit is Unit.REDUCE:
             fields = REDUCE_ARGS.unpack(args)
             status = matrix_unit.reduce_status(self.pe, fields, a, d)
-            if status == UnitStatus.OK:
-                status = matrix_unit.reduce(self.local, self._pending.popleft(), fields, a, d)
+            if matrix_unit.fits(self.pe, fields):
+                pending = self._pending.popleft()
+                if status == UnitStatus.OK:
+                    status = matrix_unit.reduce(self.local, pending, fields, a, d)
             return int(status), 0
         if unit is Unit.LAYOUT:
             f = LAYOUT_ARGS.unpack(args)

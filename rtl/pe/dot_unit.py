@@ -4,8 +4,9 @@ Rules
     1. One instruction (spec.isa: DOT_ARGS): for each group of `pe.rows` held rows, for each chunk, the group is loaded and all rows are streamed. The last
        group has the rows that are left, the last chunk `tail` bytes: the rest is zero, whatever memory holds there.
     2. Scales of MX operands come from beside them, 8 bytes a row and chunk, in the order of rows within chunks.
-    3. Done when everything was read. A wrong size ends in RANGE, an address that is no multiple of 64 in ALIGN, both before anything is read: the
-       reduction unit must not have been given its half (the assembler checks the same). A damaged row ends in LOCAL, and counts as NaN.
+    3. Done when everything was read. A wrong size ends in RANGE, an address that is no multiple of 64 in ALIGN, and nothing is read. Sizes that the engine could not
+       have (0, or more rows than a bank) are refused by the reduction unit too; with others, rows of NaN are given out, marked bad, so that the reduction unit's
+       half has what to take. A damaged row ends in LOCAL, and counts as NaN.
     4. The next instruction's reads follow the last one's without a gap.
 
 Members
@@ -20,7 +21,7 @@ Assumptions
 """
 from __future__ import annotations
 
-from amaranth.hdl import Cat, Module, Mux, Signal
+from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -34,7 +35,7 @@ from spec.params import PeParams
 from spec.pe import DOT_HELD, DOT_ROW, Mx
 
 ADDR = 24
-JOB = data.StructLayout({"address": ADDR, "scales": ADDR, "stride": 20, "held": 13, "rows": 13, "chunks": 13, "tail": 7, "format": 4, "mx": 2})
+JOB = data.StructLayout({"address": ADDR, "scales": ADDR, "stride": 20, "held": 13, "rows": 13, "chunks": 13, "tail": 7, "format": 4, "mx": 2, "refused": 1})
 
 
 class Walk:
@@ -88,8 +89,10 @@ class OperandReader(Block):
         m.d.comb += self.job.ready.eq(asks.w_rdy & lines.w_rdy & answers.w_rdy)
         for fifo in jobs:
             m.d.comb += [fifo.w_data.eq(self.job.payload), fifo.w_en.eq(self.job.valid & self.job.ready)]
-        with m.If(self.job.payload.mx == Mx.NONE):
+        with m.If((self.job.payload.mx == Mx.NONE) | self.job.payload.refused):
             m.d.comb += lines.w_en.eq(0)
+        with m.If(self.job.payload.refused):  # nothing is read, and the rows say that they are bad
+            m.d.comb += asks.w_en.eq(0)
         ask, line, answer = (data.View(JOB, fifo.r_data) for fifo in jobs)
 
         # Rows: the address of a row moves by the stride, a chunk's by 64, a group's by its rows.
@@ -132,12 +135,12 @@ class OperandReader(Block):
         rows_of = answer.rows if self.streams else answer.held
         passed = Signal(20)
         place = wire(m, (passed + (0 if self.streams else awalk.base) + awalk.row)[:3], "place")
-        scaled = wire(m, answer.mx != Mx.NONE, "scaled")
+        scaled = wire(m, (answer.mx != Mx.NONE) & ~answer.refused, "scaled")
         line_end = wire(m, awalk.last_row | (place == 7), "line_end")
         row, scale_line = self.port.response, self.scales.response
-        go = wire(m, answers.r_rdy & row.valid & (~scaled | scale_line.valid), "go")
+        go = wire(m, answers.r_rdy & (answer.refused | row.valid & (~scaled | scale_line.valid)), "go")
         step = wire(m, go & self.out.ready, "step")
-        bad = wire(m, row.payload.error | scaled & scale_line.payload.error, "bad")
+        bad = wire(m, answer.refused | row.payload.error | scaled & scale_line.payload.error, "bad")
         keep = Signal(64)
         with m.Switch(Mux(awalk.last_chunk, answer.tail, 64)):
             for n in range(64):
@@ -147,7 +150,7 @@ class OperandReader(Block):
                 m.d.comb += keep.eq(~0)
         out = self.out.payload
         m.d.comb += [
-            self.out.valid.eq(go), row.ready.eq(step), scale_line.ready.eq(step & scaled & line_end), answers.r_en.eq(step & awalk.end),
+            self.out.valid.eq(go), row.ready.eq(step & ~answer.refused), scale_line.ready.eq(step & scaled & line_end), answers.r_en.eq(step & awalk.end),
             out.data.eq(Cat(Mux(keep[i], row.payload.data.word_select(i, 8), 0) for i in range(64))),
             out.scale.eq(scale_line.payload.data.word_select(place, 64)), out.format.eq(answer.format), out.mx.eq(answer.mx),
         ]
@@ -186,14 +189,15 @@ class DotUnit(Block):
         args = data.View(layout(DOT_ARGS), start.args)
 
         # In the order of instructions: a status known at once, or the ends of both readers.
-        m.submodules.order = order = SyncFIFO(width=8, depth=4)
+        m.submodules.order = order = SyncFIFO(width=9, depth=4)
         ends = []
         for name, reader in (("held", held), ("row", rows)):
             m.submodules[f"ends_{name}"] = fifo = SyncFIFO(width=1, depth=4)
             m.d.comb += [fifo.w_data.eq(reader.damaged), fifo.w_en.eq(reader.ended)]
             ends.append(fifo)
         status = Signal(UnitStatus)
-        sizes = ((args.held == 0) | (args.rows == 0) | (args.chunks == 0) | (args.tail == 0) | (args.tail > 64)
+        fits = wire(m, (args.held != 0) & (args.rows != 0) & (args.chunks != 0) & (args.rows <= self.pe.depth), "fits")
+        sizes = (~fits | (args.tail == 0) | (args.tail > 64)
                  | args.stride_a[:6].any() | args.stride_b[:6].any() | args.scale_a[:6].any() | args.scale_b[:6].any())
         with m.If(sizes):
             m.d.comb += status.eq(UnitStatus.RANGE)
@@ -202,24 +206,25 @@ class DotUnit(Block):
         well = wire(m, status == UnitStatus.OK, "well")
         room = wire(m, order.w_rdy & held.job.ready & rows.job.ready, "room")
         m.d.comb += [
-            self.start.ready.eq(room), order.w_data.eq(status), order.w_en.eq(self.start.valid & room),
-            held.job.valid.eq(self.start.valid & room & well), rows.job.valid.eq(self.start.valid & room & well),
+            self.start.ready.eq(room), order.w_data.eq(Cat(Cat(status, Const(0, 8))[:8], fits)), order.w_en.eq(self.start.valid & room),
+            held.job.valid.eq(self.start.valid & room & fits), rows.job.valid.eq(self.start.valid & room & fits),
         ]
         for reader, at, which in ((held, start.a, "a"), (rows, start.b, "b")):
             job = reader.job.payload
             m.d.comb += [
                 job.address.eq(at), job.scales.eq(at + args[f"scale_{which}"]), job.stride.eq(args[f"stride_{which}"]),
-                job.format.eq(args[f"format_{which}"]), job.mx.eq(args[f"mx_{which}"]),
+                job.format.eq(args[f"format_{which}"]), job.mx.eq(args[f"mx_{which}"]), job.refused.eq(~well),
                 *(job[name].eq(args[name]) for name in ("held", "rows", "chunks", "tail")),
             ]
         both = wire(m, ends[0].r_rdy & ends[1].r_rdy, "both")
-        refused = wire(m, order.r_data != UnitStatus.OK, "refused")
+        early, took_part = order.r_data[:8], order.r_data[8]
+        refused = wire(m, early != UnitStatus.OK, "refused")
         m.d.comb += [
-            self.done.valid.eq(order.r_rdy & (refused | both)), order.r_en.eq(self.done.valid & self.done.ready),
-            self.done.payload.status.eq(Mux(refused, order.r_data, Mux(ends[0].r_data | ends[1].r_data, UnitStatus.LOCAL, UnitStatus.OK))),
+            self.done.valid.eq(order.r_rdy & (~took_part | both)), order.r_en.eq(self.done.valid & self.done.ready),
+            self.done.payload.status.eq(Mux(refused, early, Mux(ends[0].r_data | ends[1].r_data, UnitStatus.LOCAL, UnitStatus.OK))),
         ]
         for fifo in ends:
-            m.d.comb += fifo.r_en.eq(order.r_en & ~refused)
+            m.d.comb += fifo.r_en.eq(order.r_en & took_part)
         for reader, port, scales in ((held, self.port_a, self.port_sa), (rows, self.port_b, self.port_sb)):
             for inner, outer in ((reader.port, port), (reader.scales, scales)):
                 m.d.comb += [

@@ -7,7 +7,7 @@ Rules
        ``d + r * stride_d + h * size``, `size` 4 or 2 bytes: the sum itself, or narrowed (once, to nearest even); with `relu` what is below 0 becomes +0
        (a NaN stays). Only values below `held` are written.
     3. Done when the last row was taken by local memory. RANGE: a size of 0, `rows` beyond a bank, `stride_d` or the address no multiple of the bytes of a
-       group (of 64, if that is more): before anything is done. FORMAT: the dot product said that formats did not fit. LOCAL: a damaged row of bias.
+       group (of 64, if that is more), int32 sums to be narrowed: nothing is written; sums of sizes that are possible are taken all the same. FORMAT: the dot product said that formats did not fit. LOCAL: a damaged row of bias.
 
 Members
     `start` In stream START, `done` Out stream UNIT_DONE
@@ -38,7 +38,7 @@ from spec.params import PeParams
 from spec.pe import RE_DRAIN, RE_FILL, Drain, Fill
 
 ADDR = 24
-JOB = data.StructLayout({"d": ADDR, "a": ADDR, **{f.name: f.width for f in REDUCE_ARGS.fields if f.name != "_rest"}})
+JOB = data.StructLayout({"d": ADDR, "a": ADDR, "refused": 1, **{f.name: f.width for f in REDUCE_ARGS.fields if f.name != "_rest"}})
 
 
 class ReduceUnit(Block):
@@ -66,7 +66,8 @@ class ReduceUnit(Block):
         crooked = Mux(narrow, ((start.d | args.stride_d) & half) != 0, ((start.d | args.stride_d) & wide) != 0)
         bias_wide = min(4 * p.rows, ROW_BYTES) - 1
         status = Signal(UnitStatus)
-        with m.If((args.held == 0) | (args.rows == 0) | (args.chunks == 0) | (args.rows > p.depth) | crooked | args.bias & ((start.a & bias_wide) != 0)):
+        fits = wire(m, (args.held != 0) & (args.rows != 0) & (args.chunks != 0) & (args.rows <= p.depth), "fits")
+        with m.If(~fits | crooked | args.integer & narrow | args.bias & ((start.a & bias_wide) != 0)):
             m.d.comb += status.eq(UnitStatus.RANGE)
         well = wire(m, status == UnitStatus.OK, "well")
 
@@ -76,8 +77,11 @@ class ReduceUnit(Block):
         m.submodules.order = order = SyncFIFO(width=9, depth=4)
         room = wire(m, order.w_rdy & Cat(f.w_rdy for f in parts.values()).all(), "room")
         m.d.comb += [self.start.ready.eq(room), order.w_data.eq(Cat(Cat(status, Const(0, 8))[:8], args.bias)), order.w_en.eq(self.start.valid & room)]
-        for name, fifo in parts.items():
-            m.d.comb += [fifo.w_data.eq(job), fifo.w_en.eq(self.start.valid & room & well & (args.bias if name == "bias" else 1))]
+        m.d.comb += job.refused.eq(~well)
+        with m.If(~well):  # the sums are taken, from no bias, and go nowhere
+            m.d.comb += job.bias.eq(0)
+        for name, takes_part in (("fill", fits), ("drain", fits), ("bias", well & args.bias), ("write", well)):
+            m.d.comb += [parts[name].w_data.eq(job), parts[name].w_en.eq(self.start.valid & room & takes_part)]
 
         self._fills(m, parts["fill"])
         bias_end, bias_bad = self._bias(m, parts["bias"])
@@ -169,7 +173,7 @@ class ReduceUnit(Block):
         bank = Signal(exact_log2(p.banks))
         drain = self.drain.payload
         m.d.comb += [
-            self.drain.valid.eq(fifo.r_rdy), drain.bank.eq(bank), drain.count.eq(job.rows), drain.to.eq(Drain.MEMORY), drain.integer.eq(job.integer),
+            self.drain.valid.eq(fifo.r_rdy), drain.bank.eq(bank), drain.count.eq(job.rows), drain.to.eq(Mux(job.refused, Drain.NOWHERE, Drain.MEMORY)), drain.integer.eq(job.integer),
             drain.free.eq(1), fifo.r_en.eq(self.drain.ready & last),
         ]
         with m.If(fifo.r_rdy & self.drain.ready):

@@ -84,10 +84,14 @@ class Work:
     def give(self, dot: dict[str, int], a: int, b: int, reduce: dict[str, int], bias: int, d: int) -> None:
         self.dots.append(dict(op=0, args=DOT_ARGS.pack(dot), a=a, b=b, d=0))
         self.reduces.append(dict(op=0, args=REDUCE_ARGS.pack(reduce), a=bias, b=0, d=d))
-        self.done_dot.append(int(golden.dot_status(dot, a, b)))
+        first = golden.dot_status(self.pe, dot, a, b)
+        self.done_dot.append(int(first))
         status = golden.reduce_status(self.pe, reduce, bias, d)
-        if status == UnitStatus.OK and self.done_dot[-1] == UnitStatus.OK:
-            status = golden.reduce(self.after, golden.dot(self.after, dot, a, b), reduce, bias, d)
+        assert golden.fits(self.pe, dot) == golden.fits(self.pe, reduce), "the two halves of a product have the same sizes"
+        if golden.fits(self.pe, dot):
+            pending = golden.dot(self.after, dot, a, b) if first == UnitStatus.OK else golden.refused(dot)
+            if status == UnitStatus.OK:
+                status = golden.reduce(self.after, pending, reduce, bias, d)
             self.cycles += -(-dot["held"] // self.pe.rows) * dot["chunks"] * dot["rows"]
         self.done_reduce.append(int(status))
 

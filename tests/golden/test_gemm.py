@@ -112,6 +112,8 @@ def test_refusals() -> None:
         Gemm(**base | dict(k=1000000)).program(TINY)
     with pytest.raises(ValueError, match="GEMM 0x4x4: sizes start at 1"):
         Gemm(**base | dict(m=0)).program(TINY)
+    with pytest.raises(ValueError, match="GEMM of int8 with results in bfloat16: they are int32 only"):
+        Gemm(**base | dict(format_a=DotFormat.INT8, format_w=DotFormat.INT8, out=OutFormat.BFLOAT16)).program(TINY)
     with pytest.raises(ValueError, match="K = 5: rows of 4-bit elements hold an even number"):
         Gemm(**base | dict(k=5, format_a=DotFormat.FLOAT4_E2M1FN, format_w=DotFormat.FLOAT4_E2M1FN)).program(TINY)
 

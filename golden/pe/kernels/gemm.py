@@ -114,6 +114,8 @@ class Gemm:
         if min(self.m, self.n, self.k) < 1:
             raise ValueError(f"GEMM {self.m}x{self.n}x{self.k}: sizes start at 1")
         size = 4 if self.out == OutFormat.FLOAT32 else 2
+        if self.format_a is DotFormat.INT8 and self.out != OutFormat.FLOAT32:
+            raise ValueError(f"GEMM of int8 with results in {self.out.name.lower()}: they are int32 only (out = FLOAT32)")
         if self.format_a.slot_bits == 4 and self.k % 2:
             raise ValueError(f"GEMM with K = {self.k}: rows of 4-bit elements hold an even number")
         block_m, block_n = self.blocks(pe)
