@@ -201,6 +201,10 @@ async def test_rate(dut):
     for k in range(24):
         rings += [copy((M, 1024 * k), (L, (0x0000, 0xC000)[k % 2] + 1024 * (k % 12)), 1024), copy((L, 0x6000 + 1024 * (k % 12)), (M, 0x8000 + 1024 * k), 1024)]
     await rate(b, w, "in and out, rings of local memory: two accesses a word", rings, 48 * 16, 80)
+    turns = []  # many more on their way than the interlock has intervals, to both memories
+    for k in range(100):
+        turns += [copy((M, 64 * k), (L, 64 * k), 64), copy((L, 0x8000 + 64 * k), (M, 0x8000 + 64 * k), 64)]
+    await rate(b, w, "loads and stores of a word in turn: an access a descriptor", turns, 200, 80)
     w.put(0x7000, b.rng.integers(0, 32, 64))
     for n in (128, 64):
         gather = [copy((M, 0x8000), (L, 0x8000), n, rows=64, op=DmaOp.GATHER, row_src=512, row_dst=n, index=0x7000)]

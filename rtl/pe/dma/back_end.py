@@ -2,7 +2,7 @@
 
 Members
     `read`, `write`, `move`  In streams of the legaliser
-    `stopped`       In stream, `finished` Out stream, `done` Out (rtl.pe.dma.write_side)
+    `stopped`       In stream, `finished` Out stream, `done_near`, `done_far` Out (rtl.pe.dma.write_side)
     `index`         In stream {word}, `index_word` Out stream (word_layout): reads of the index list
     `axi`           AXI4 manager
     `local_port`    LocalPort
@@ -47,7 +47,7 @@ class DmaBackEnd(Block):
             "read": In(stream.Signature(read_layout(mem))), "write": In(stream.Signature(write_layout(mem))),
             "move": In(stream.Signature(move_layout(mem))),
             "stopped": In(stream.Signature(outcome_layout())), "finished": Out(stream.Signature(outcome_layout())),
-            "done": Out(1),
+            "done_near": Out(1), "done_far": Out(1),
             "index": In(stream.Signature(data.StructLayout({"word": self.port.addr_bits}))), "index_word": Out(stream.Signature(word_layout())),
             "axi": Out(AXI4Signature.of(mem)), "local_port": Out(self.port),
         })
@@ -70,7 +70,7 @@ class DmaBackEnd(Block):
             port, outer = getattr(inner, name), getattr(self.axi, name)
             from_here, to = (port, outer) if name in ("ar", "aw", "w") else (outer, port)
             m.d.comb += [to.valid.eq(from_here.valid), to.payload.eq(from_here.payload), from_here.ready.eq(to.ready)]
-        m.d.comb += self.done.eq(writer.done)
+        m.d.comb += [self.done_near.eq(writer.done_near), self.done_far.eq(writer.done_far)]
 
         # The port: who asks now, and who asked for the answers to come.
         request, response = self.local_port.request, self.local_port.response

@@ -74,7 +74,7 @@ class Dma(Block):
         connect(m, back.index_word, mid.word_in)
         connect(m, back.axi, flipped(self.axi))
         connect(m, back.local_port, flipped(self.local_port))
-        m.d.comb += mid.done.eq(back.done)
+        m.d.comb += [mid.done_near.eq(back.done_near), mid.done_far.eq(back.done_far)]
         for name, source, sink in (("finished", back.finished, front.finished), ("stopped", mid.stopped, back.stopped)):
             m.submodules[name] = queue = SyncFIFO(width=outcome_layout().size, depth=descriptors)
             m.d.comb += [

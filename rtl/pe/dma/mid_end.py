@@ -5,7 +5,7 @@ Members
     `row`        Out stream (row_layout): the rows, innermost loop first; a row that may not be moved gives way to one `none` row, the descriptor's last
     `stopped`    Out stream {status, addr}: one per `none` row, at the same time
     `request`, `word_in`     the index list's reads of the local memory (rtl.pe.dma.index_list)
-    `done`       In: a row is written, in their order (rtl.pe.dma.hazard)
+    `done_near`, `done_far`  In: a row is written (rtl.pe.dma.hazard)
 
 Rules
     1. First that applies to a row: INDEX_ERROR (address of the list's word), RANGE_SOURCE, RANGE_DESTINATION (address of the row), OVERLAP (destination of the
@@ -44,7 +44,7 @@ class DmaMidEnd(Block):
             "job": In(stream.Signature(layout(DMA_DESCRIPTOR))), "row": Out(stream.Signature(row_layout(mem))),
             "stopped": Out(stream.Signature(outcome_layout())),
             "request": Out(stream.Signature(data.StructLayout({"word": self.local_bits - 6}))), "word_in": In(stream.Signature(word_layout())),
-            "done": In(1),
+            "done_near": In(1), "done_far": In(1),
         })
 
     def elaborate(self, platform):
@@ -97,7 +97,7 @@ class DmaMidEnd(Block):
         with m.Elif(inside):
             m.d.comb += status.eq(DmaStatus.OVERLAP)
         stop = wire(m, status.any(), "stop")
-        waits = wire(m, (~filling & hazard.src_waits | hazard.row_waits) & ~stop, "waits")
+        waits = wire(m, ~filling & hazard.src_waits & ~stop, "waits")
         ends = wire(m, stop | end, "ends")
 
         q = self.row.payload
@@ -135,7 +135,7 @@ class DmaMidEnd(Block):
         # Rows on their way.
         m.d.comb += [
             hazard.issue.eq(go & ~stop), hazard.first.eq(first), hazard.row_near.eq(job.dst_local), hazard.row_start.eq(dst), hazard.row_end.eq(dst_end),
-            hazard.done.eq(self.done),
+            hazard.done_near.eq(self.done_near), hazard.done_far.eq(self.done_far),
             hazard.src_near.eq(job.src_local), hazard.src_start.eq(src), hazard.src_end.eq(src_end),
             hazard.list_start.eq(Cat(Const(0, 6), index_list.request.payload.word)),
         ]

@@ -6,7 +6,7 @@ Members
     `request`       Out stream {word, data, strb}: a write of the local memory
     `stopped`       In stream {status, addr}: one per `none` burst
     `finished`      Out stream {status, addr}: one per descriptor, in order, when all its responses have come
-    `done`          Out: the last burst of a row is written
+    `done_near`, `done_far`  Out: the last burst of a row is written, in local memory or in memory
 
 Rules
     1. A burst is opened when its first word is there, and for memory while fewer than `dma_depth` are in flight (address taken, no response yet).
@@ -52,7 +52,7 @@ class DmaWriteSide(Block):
             "aw": Out(stream.Signature(axi.addr_layout)), "w": Out(stream.Signature(axi.w_layout)), "b": In(stream.Signature(axi.b_layout)),
             "request": Out(stream.Signature(data.StructLayout({"word": near_bits, "data": 8 * BYTES, "strb": BYTES}))),
             "stopped": In(stream.Signature(outcome_layout())), "finished": Out(stream.Signature(outcome_layout())),
-            "done": Out(1),
+            "done_near": Out(1), "done_far": Out(1),
         })
 
     def elaborate(self, platform):
@@ -117,7 +117,7 @@ class DmaWriteSide(Block):
         m.d.comb += [
             order.w_en.eq(gone & held.final), order.w_data.eq(to_order), head.eq(order.r_data), order.r_en.eq(pop),
             self.b.ready.eq(order.r_rdy & ~head.none & ~head.near),
-            self.done.eq(pop & head.row_last),
+            self.done_near.eq(pop & head.row_last & head.near), self.done_far.eq(pop & head.row_last & ~head.near),
         ]
         with m.If((put & final) != pop):
             m.d.sync += turns.eq(Mux(pop, turns - 1, turns + 1))
