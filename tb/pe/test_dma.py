@@ -201,6 +201,11 @@ async def test_rate(dut):
     for k in range(24):
         rings += [copy((M, 1024 * k), (L, (0x0000, 0xC000)[k % 2] + 1024 * (k % 12)), 1024), copy((L, 0x6000 + 1024 * (k % 12)), (M, 0x8000 + 1024 * k), 1024)]
     await rate(b, w, "in and out, rings of local memory: two accesses a word", rings, 48 * 16, 80)
+    latencies(b, 100)
+    apart = [j for k in range(48) for j in (copy((M, 1024 * (k % 24)), (L, 1024 * (k % 12)), 1024),
+                                            copy((L, 0x6000 + 1024 * (k % 12)), (M, 0x8000 + 1024 * k), 1024))]
+    await rate(b, w, "in and out, latency 100, one ring each", apart, 96 * 16, 300)
+    latencies(b, 20)
     turns = []  # many more on their way than the interlock has intervals, to both memories
     for k in range(100):
         turns += [copy((M, 64 * k), (L, 64 * k), 64), copy((L, 0x8000 + 64 * k), (M, 0x8000 + 64 * k), 64)]

@@ -11,7 +11,8 @@ Rules
        come): `r` and `response` are always taken. Bursts are asked for in order, a burst a cycle; a word of the local memory a cycle.
 
 Latency: `burst` to `ar` 1 cycle; a word to `far` or `near` 2. A slot is used again the cycle after the last word came.
-Buffers: 512 words of memory (bursts of 4 KiB run at a word a cycle up to a latency of 448 cycles), 32 of local memory.
+Buffers: 512 words of memory (bursts of 4 KiB run at a word a cycle up to a latency of 448 cycles), 256 of local memory
+(stores run that far ahead of a load under way: loads and stores of 1 KiB in turn fill the port up to a latency of 400).
 
 Assumptions
     A1. Memory answers in order (one id is used): AXI4; rtl.mem.sram does.
@@ -30,7 +31,7 @@ from rtl.pe.dma.layouts import read_layout, word_layout
 from spec.params import MemParams
 
 FAR_WORDS = 512
-NEAR_WORDS = 32
+NEAR_WORDS = 256
 
 
 class DmaReadSide(Block):
