@@ -6,6 +6,7 @@ import pytest
 
 from golden.pe.dma import DmaEngine, Space
 from spec.dma import DMA_COMPLETION, DMA_DESCRIPTOR, DmaOp, DmaStatus
+from spec.formats import format_of
 
 SIZE, LIMIT = 1 << 14, 1 << 16
 
@@ -130,3 +131,18 @@ def test_records_hold_their_codes() -> None:
     assert max(DmaOp) < 4 and max(DmaStatus) < 256
     with pytest.raises(ValueError, match="multiple of 64"):
         Space(np.zeros(100, np.uint8))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_nan_codes_keep_their_bits(name: str) -> None:
+    """All NaN codes, signalling ones too, through local memory and back: data that moves is not touched."""
+    f = format_of(name)
+    codes = np.array([c for c in range(1 << 16) if f.is_nan(c)], np.uint16)
+    n = codes.nbytes
+    memory = np.zeros(-(-2 * n // 64) * 64 + 64, np.uint8)
+    memory[1 : 1 + n] = codes.view(np.uint8)  # at an odd address
+    engine = DmaEngine(Space(memory), Space(np.zeros(8192, np.uint8), silent=True))
+    there = dict(op=0, dst_local=1, row_bytes=n, src=1, dst=3, rows=1, planes=1, repeats=1)
+    back = dict(op=0, src_local=1, row_bytes=n, src=3, dst=n + 5, rows=1, planes=1, repeats=1)
+    assert [s for _, s, _ in engine.run([there, back])] == [0, 0]
+    assert (memory[n + 5 : 2 * n + 5] == codes.view(np.uint8)).all()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench import report
 from golden.pe.dot_product import dot_product
 from spec.formats import format_of
 from spec.pe import DotFormat, Mx
@@ -72,7 +73,8 @@ def test_many(second: ctypes.CDLL, fmt: DotFormat, mx: Mx) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("fmt", "mx"), CASES, ids=IDS)
-def test_very_many(second: ctypes.CDLL, fmt: DotFormat, mx: Mx, record_property) -> None:
+def test_very_many(second: ctypes.CDLL, fmt: DotFormat, mx: Mx) -> None:
+    """The counts go to ``build/report/dot_product_many/<format>.json``."""
     text = compare(second, fmt, mx, LONG)
-    record_property("counts", text)
+    report.write(f"dot_product_many/{fmt.name.lower()}-{BLOCK.get(mx, 0)}", {"counts": text})
     print(text)
