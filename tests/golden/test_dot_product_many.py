@@ -16,7 +16,7 @@ from spec.formats import format_of
 from spec.pe import DotFormat, Mx
 from tb.pe.dot_jobs import BLOCK, SCALED, codes, scales
 
-FAST, LONG = 200_000, 100_000_000
+FAST, LONG = 50_000, 100_000_000
 CASES = [(f, Mx.NONE) for f in DotFormat if f is not DotFormat.INT8] + [(f, mx) for f in SCALED for mx in (Mx.BLOCK_16, Mx.BLOCK_32)]
 SEED = 20
 
