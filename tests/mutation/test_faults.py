@@ -62,7 +62,7 @@ def test_list_is_sound() -> None:
     assert sum(not f.long for f in FAULTS) >= 12
     assert not [n for n, k in Counter(f.name for f in FAULTS).items() if k > 1]
     for f in FAULTS:
-        assert f.file.startswith("rtl/") and f.why and f.tests and f.old != f.new, f.name
+        assert f.file.startswith(("rtl/", "spec/")) and f.why and f.tests and f.old != f.new, f.name
         assert "\n" not in f.old + f.new, f"{f.name}: a fault is one line"
         assert f.sim in ("", "icarus", "verilator"), f.name
         assert set(f.tests) <= set(registry.find(f.block).tests), f"{f.name}: the plan of {f.block} has no such test"
