@@ -50,6 +50,11 @@ class Mx(IntEnum):
     BLOCK_16 = 1
     BLOCK_32 = 2
 
+    @property
+    def block(self) -> int:
+        """Elements of a block; 0 without."""
+        return (0, 16, 32)[self]
+
 
 # One chunk of one row. Element k stands at bit k * slot_bits of `data`; scale i, of elements [i * block, (i + 1) * block), at byte i of `scale`.
 _CHUNK = (field("data", 8 * CHUNK_BYTES), field("scale", 64, "float8_e8m0fnu, with `mx`"), field("format", 4, "DotFormat"), field("mx", 2, "Mx"))

@@ -20,7 +20,6 @@ from spec.pe import CHUNK_BYTES, DotFormat, Mx
 
 Bytes = NDArray[np.uint8]
 Args = Mapping[str, int]
-BLOCK = {Mx.BLOCK_16: 16, Mx.BLOCK_32: 32}
 
 
 @dataclass
@@ -71,10 +70,10 @@ def _operand(local: Bytes, args: Args, which: str, address: int) -> tuple[NDArra
     bad = not known or mx > max(Mx) or (mx != Mx.NONE and not fmt.scaled)
     if mx == Mx.NONE or bad:
         return codes, None, bad
-    blocks = fmt.lanes // BLOCK[Mx(mx)]
+    blocks = fmt.lanes // Mx(mx).block
     at = address + args[f"scale_{which}"] + 8 * np.arange(args["chunks"] * rows)[:, None] + np.arange(blocks)
     scale = local[at].reshape(args["chunks"], rows, blocks).transpose(1, 0, 2).reshape(rows, -1)
-    return codes, np.repeat(scale, BLOCK[Mx(mx)] // 16, axis=1), False
+    return codes, np.repeat(scale, Mx(mx).block // 16, axis=1), False
 
 
 def refused(args: Args) -> Pending:

@@ -204,6 +204,10 @@ class CommandProcessor(Block):
         there = wire(m, Mux(writes, now.space, now.avail), "there")
         addresses = [Signal(LOCAL, name=f"address_{name}", reset_less=True) for name in names]
 
+        def take():
+            """The instruction that is looked at is taken from its core."""
+            return [port.ready.eq(core == i) for i, port in enumerate(cores)]
+
         # The buffer that an operand uses, one more or one less.
         def users(kind, delta):
             for i in range(n):
@@ -309,10 +313,7 @@ class CommandProcessor(Block):
                     with m.If(self.completion.ready):
                         with m.If(error):
                             m.d.sync += failed.eq(1)
-                        for i in range(2):
-                            with m.If(core == i):
-                                m.d.comb += cores[i].ready.eq(1)
-                        m.d.comb += changed.eq(1)
+                        m.d.comb += [*take(), changed.eq(1)]
                         m.next = "IDLE"
 
             with m.State("REFUSE"):
@@ -320,10 +321,7 @@ class CommandProcessor(Block):
                 m.d.comb += out.unit.eq(inst.unit)
                 with m.If(self.completion.ready):
                     m.d.sync += failed.eq(1)
-                    for i in range(2):
-                        with m.If(core == i):
-                            m.d.comb += cores[i].ready.eq(1)
-                    m.d.comb += changed.eq(1)
+                    m.d.comb += [*take(), changed.eq(1)]
                     m.next = "IDLE"
 
             # A unit's next instruction.

@@ -31,34 +31,19 @@ def manager_members(prefix: str, signature: Any) -> dict[str, Member]:
     return {n: x if n == "nclk" else x.flip() for n, x in members(prefix, signature).items()}
 
 
-def connect_pins(m: Module, top: Any, prefix: str, port: Any) -> None:
-    """Connect `top`'s pins to the subordinate port `port`."""
+def connect_pins(m: Module, top: Any, prefix: str, port: Any, *, manager: bool = False) -> None:
+    """Connect `top`'s pins to the subordinate port `port`, or to a manager port."""
     m.d.comb += top.nclk.eq(~ClockSignal())
     for c in port.signature.members:
         channel = getattr(port, c)
         valid, ready = getattr(top, f"{prefix}_{c}valid"), getattr(top, f"{prefix}_{c}ready")
         pins = {name: getattr(top, f"{prefix}_{c}{name}") for name, _ in channel.payload.shape()}
-        if c in FROM_MASTER:
+        if (c in FROM_MASTER) != manager:  # from the pins to the port
             m.d.sync += [channel.valid.eq(valid), *(channel.payload[n].eq(p) for n, p in pins.items())]
             m.d.comb += ready.eq(channel.ready)
         else:
             m.d.comb += [valid.eq(channel.valid), *(p.eq(channel.payload[n]) for n, p in pins.items())]
             m.d.sync += channel.ready.eq(ready)
-
-
-def connect_manager_pins(m: Module, top: Any, prefix: str, port: Any) -> None:
-    """Connect `top`'s pins to the manager port `port`."""
-    m.d.comb += top.nclk.eq(~ClockSignal())
-    for c in port.signature.members:
-        channel = getattr(port, c)
-        valid, ready = getattr(top, f"{prefix}_{c}valid"), getattr(top, f"{prefix}_{c}ready")
-        pins = {name: getattr(top, f"{prefix}_{c}{name}") for name, _ in channel.payload.shape()}
-        if c in FROM_MASTER:
-            m.d.comb += [valid.eq(channel.valid), *(p.eq(channel.payload[n]) for n, p in pins.items())]
-            m.d.sync += channel.ready.eq(ready)
-        else:
-            m.d.sync += [channel.valid.eq(valid), *(channel.payload[n].eq(p) for n, p in pins.items())]
-            m.d.comb += ready.eq(channel.ready)
 
 
 def axi_ram(dut: Any, prefix: str, size: int) -> Any:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,15 @@ def random_program(rng: np.random.Generator, n: int, *, cbs: range, events: rang
         event = int(rng.choice(list(events))) if rng.random() < 0.3 else None
         give(work(int(rng.choice([int(u) for u in UNITS])), number, cycles=int(rng.choice([0, 1, 3, 10, 60])), event=event, **operands))
     return out
+
+
+async def start(dut: Any) -> Bench:
+    """A bench whose command processor is neither cleared nor halted."""
+    b = Bench(dut)
+    for name in ("clear", "halt", "debug_addr"):
+        b.pin(name).value = 0
+    await b.reset()
+    return b
 
 
 def notes(b: Bench) -> list[dict[str, int]]:

@@ -11,7 +11,7 @@ from rtl.common.layouts import layout
 from rtl.pe.dma.dma import Dma
 from spec.dma import DMA_COMPLETION, DMA_DESCRIPTOR
 from spec.params import MemParams, PeParams
-from tb.common.pin_bus import connect_manager_pins, manager_members
+from tb.common.pin_bus import connect_pins, manager_members
 from tb.pe.local_axi import LocalAxi
 
 STREAMS = {"descriptor": In(stream.Signature(layout(DMA_DESCRIPTOR))), "completion": Out(stream.Signature(layout(DMA_COMPLETION)))}
@@ -49,7 +49,7 @@ class DmaPins(Block):
 
     def elaborate(self, platform):
         m = Module()
-        connect_manager_pins(m, self, "pin", _join(m, self, self.pe, self.mem).axi)
+        connect_pins(m, self, "pin", _join(m, self, self.pe, self.mem).axi, manager=True)
         return m
 
 

@@ -11,7 +11,6 @@ from spec.pe import CHUNK_BYTES, DOT_HELD, DOT_ROW, DotFormat, Mx
 from tb.lib.bench import Bench
 
 NAN = 0x7FC00000
-BLOCK = {Mx.BLOCK_16: 16, Mx.BLOCK_32: 32}
 SCALED = [f for f in DotFormat if f.scaled]
 
 
@@ -126,7 +125,7 @@ def pairs(rng: np.random.Generator, a: np.ndarray, b: np.ndarray, sign: int) -> 
 def scales(rng: np.random.Generator, n: int, lanes: int, mx: int) -> np.ndarray | None:
     if mx == Mx.NONE:
         return None
-    shape = (n, lanes // BLOCK[Mx(mx)])
+    shape = (n, lanes // Mx(mx).block)
     base = rng.choice([127, 0, 254, 1, 60, 200], (n, 1))
     out = np.clip(base + rng.integers(-12, 13, shape) * (rng.random(shape) < 0.7), 0, 254)
     return np.where(rng.random(shape) < 0.004, 255, out).astype(np.uint8)

@@ -10,7 +10,7 @@ from spec.isa import DOT_ARGS, REDUCE_ARGS, START, UNIT_DONE, OutFormat, UnitSta
 from spec.params import PeParams
 from spec.pe import DotFormat, Mx
 from tb.lib.bench import Bench
-from tb.pe.dot_jobs import BLOCK, Operand, codes, scales
+from tb.pe.dot_jobs import Operand, codes, scales
 from tb.pe.reduction_jobs import floats
 
 
@@ -55,7 +55,7 @@ class Work:
         if mx == Mx.NONE:
             return at, stride, 64 * int(rng.integers(0, 4))
         where = self.place(8 * rows * chunks)
-        blocks = fmt.lanes // BLOCK[Mx(mx)]
+        blocks = fmt.lanes // Mx(mx).block
         for c in range(chunks):
             s = scales(rng, rows, fmt.lanes, mx)
             assert s is not None

@@ -56,14 +56,6 @@ class Image:
         return Gemm(m=m, n=n, k=k, format_a=fmt, format_w=fmt, a=at_a, w=at_w, c=self.room(stride * m, 4), stride_c=stride, out=out, relu=relu, **kw)
 
 
-async def start(dut: Any) -> Bench:
-    b = Bench(dut)
-    for name in ("clear", "halt", "debug_addr"):
-        b.pin(name).value = 0
-    await b.reset()
-    return b
-
-
 async def run(b: Bench, pe: PeParams, memory: np.ndarray, programs: list[Program], *, deadline: int = 0, bound: int = 0, exact: bool = True) -> tuple[int, list[dict[str, int]]]:
     """Run a program on each core; (cycles, completions). With `exact`, completions and all of memory equal the golden element's."""
     programs = (programs + [[]])[:2]

@@ -8,7 +8,7 @@ from golden.pe.command_processor import CommandProcessor
 from spec.isa import Control, CpStatus, Unit
 from spec.params import config
 from tb.lib.bench import Bench
-from tb.pe.cp_programs import check, control, debug, notes, packed, random_program, run, work
+from tb.pe.cp_programs import check, control, debug, notes, packed, random_program, run, start, work
 
 PE = config("tiny").node.pe
 DMA, LAYOUT, DOT, REDUCE, SFU = Unit.DMA, Unit.LAYOUT, Unit.DOT, Unit.REDUCE, Unit.SFU
@@ -29,14 +29,6 @@ async def clear(b: Bench) -> None:
     b.pin("clear").value = 0
     await b.wait_cycles(2)
     assert int(b.pin("failed").value) == 0
-
-
-async def start(dut) -> Bench:
-    b = Bench(dut)
-    for name in ("clear", "halt", "debug_addr"):
-        b.pin(name).value = 0
-    await b.reset()
-    return b
 
 
 @cocotb.test()

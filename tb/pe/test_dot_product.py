@@ -90,7 +90,7 @@ async def test_mx(dut):
     await run(b, [random_tile(b.rng, p, q, ROWS, 30, Mx.BLOCK_32, Mx.BLOCK_32) for p, q in product(EIGHT, EIGHT)], ROWS)
     for mx in (Mx.BLOCK_16, Mx.BLOCK_32):  # 0xFF in each block in turn, of zeros too
         for f in SCALED:
-            n = f.lanes // (16 if mx == Mx.BLOCK_16 else 32)
+            n = f.lanes // mx.block
             tile = Tile(Operand(np.zeros((1, f.lanes), np.uint32), f, mx, np.full((1, n), 127, np.uint8)),
                         Operand(codes(b.rng, f, n) & f.format.magnitude_mask >> 2, f, mx, np.where(np.eye(n), 255, 3).astype(np.uint8)))
             got, _ = await run(b, [tile], ROWS)

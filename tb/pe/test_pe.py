@@ -11,8 +11,9 @@ from spec.layout_unit import LayoutOp
 from spec.params import config
 from spec.pe import DotFormat as F
 from tb.lib.bench import Bench
+from tb.pe.cp_programs import start
 from tb.pe.dot_jobs import SCALED
-from tb.pe.pe_jobs import Image, Program, run, start
+from tb.pe.pe_jobs import Image, Program, run
 
 PE = config("tiny").node.pe
 MEMORY = 1 << 21

@@ -11,7 +11,8 @@ from golden.pe.kernels.gemm import Gemm
 from spec.params import config
 from spec.pe import DotFormat as F
 from tb.lib.bench import Bench
-from tb.pe.pe_jobs import Image, run, start
+from tb.pe.cp_programs import start
+from tb.pe.pe_jobs import Image, run
 
 PE = config("small").node.pe
 LATENCY = 100

@@ -14,7 +14,7 @@ from bench import report
 from golden.pe.dot_product import dot_product
 from spec.formats import format_of
 from spec.pe import DotFormat, Mx
-from tb.pe.dot_jobs import BLOCK, SCALED, codes, scales
+from tb.pe.dot_jobs import SCALED, codes, scales
 
 FAST, LONG = 50_000, 100_000_000
 CASES = [(f, Mx.NONE) for f in DotFormat if f is not DotFormat.INT8] + [(f, mx) for f in SCALED for mx in (Mx.BLOCK_16, Mx.BLOCK_32)]
@@ -44,7 +44,7 @@ def by_second(lib: ctypes.CDLL, a: np.ndarray, b: np.ndarray, name: str, sa: np.
 def compare(lib: ctypes.CDLL, fmt: DotFormat, mx: Mx, count: int) -> str:
     """`count` dot products, rows drawn anew for every million; text of the rate."""
     rng = np.random.default_rng([SEED, fmt, mx])
-    name, block = fmt.name.lower(), BLOCK.get(mx, 0)
+    name, block = fmt.name.lower(), mx.block
     side, done, start = min(1000, int(count**0.5) + 1), 0, time.perf_counter()
     kinds: dict[str, int] = {"NaN": 0, "Inf": 0, "zero": 0, "subnormal": 0}
     while done < count:
@@ -63,7 +63,7 @@ def compare(lib: ctypes.CDLL, fmt: DotFormat, mx: Mx, count: int) -> str:
     return f"{name} block {block}: {done:,} equal, {kinds}, seed {SEED}, {done / (time.perf_counter() - start):,.0f} a second"
 
 
-IDS = [f"{f.name.lower()}{f'-mx{BLOCK[mx]}' if mx else ''}" for f, mx in CASES]
+IDS = [f"{f.name.lower()}{f'-mx{mx.block}' if mx else ''}" for f, mx in CASES]
 
 
 @pytest.mark.parametrize(("fmt", "mx"), CASES, ids=IDS)
@@ -76,5 +76,5 @@ def test_many(second: ctypes.CDLL, fmt: DotFormat, mx: Mx) -> None:
 def test_very_many(second: ctypes.CDLL, fmt: DotFormat, mx: Mx) -> None:
     """The counts go to ``build/report/dot_product_many/<format>.json``."""
     text = compare(second, fmt, mx, LONG)
-    report.write(f"dot_product_many/{fmt.name.lower()}-{BLOCK.get(mx, 0)}", {"counts": text})
+    report.write(f"dot_product_many/{fmt.name.lower()}-{mx.block}", {"counts": text})
     print(text)

@@ -122,7 +122,7 @@ class Gemm:
         part = min(block_n, max(32, pe.rows))
         parts = -(-block_n // part)
         data = self.chunks * CHUNK_BYTES
-        mx = {0: Mx.NONE, 16: Mx.BLOCK_16, 32: Mx.BLOCK_32}[self.mx]
+        mx = next(x for x in Mx if x.block == self.mx)
         beside = self.chunks * 8 if self.mx else 0
 
         def room(rows: int) -> int:
