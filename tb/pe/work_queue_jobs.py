@@ -1,0 +1,120 @@
+"""Jobs for benches of the work-queue engine: descriptors and programs in memory, golden records beside those of the hardware."""
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from golden.pe.command_processor import CommandProcessor, Completion
+from golden.pe.work_queue import TIMES, WorkQueue
+from spec.assembly import encode
+from spec.isa import COMPLETION, CpStatus
+from spec.work_queue import JOB, JOB_END, JOB_RECORD, JobStatus
+from tb.lib.bench import Bench
+
+Program = list[dict[str, int]]
+RING = 0x1000
+HEAP = 0x4000
+
+
+class Cores:
+    """The golden command processor with stand-in units, kept from job to job."""
+
+    def __init__(self) -> None:
+        self.cp = CommandProcessor()
+
+    def run(self, programs: Any) -> list[Completion]:
+        self.cp.failed = False
+        return self.cp.run(programs, lambda unit, op, args, at: (args >> 16 & 0xFF, args >> 24 & 0xFFFFFF))
+
+
+@dataclass
+class Jobs:
+    """Descriptors, put into `memory` as they are made; `size` entries of the ring at RING."""
+
+    memory: np.ndarray
+    size: int = 8
+    at: int = HEAP
+    ring: list[dict[str, int]] = field(default_factory=list)
+    express: list[dict[str, int]] = field(default_factory=list)
+
+    def put(self, data: bytes) -> int:
+        at, self.at = self.at, self.at + -(-len(data) // 64) * 64
+        self.memory[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        return at
+
+    def add(self, tag: int, *programs: Program, record: bool = True, express: bool = False, **fields: int) -> dict[str, int]:
+        """One job; `fields` replace those of its descriptor."""
+        job = dict(tag=tag, record=self.put(bytes(64)) if record else 0, count0=0, count1=0, program0=0, program1=0)
+        for k, p in enumerate(programs):
+            job |= {f"count{k}": len(p), f"program{k}": self.put(encode(p)) if p else 0}
+        job |= fields
+        (self.express if express else self.ring).append(job)
+        if not express:
+            number = len(self.ring) - 1
+            at = RING + 64 * (number % self.size)
+            self.memory[at : at + 64] = np.frombuffer(JOB.to_bytes(job), np.uint8)
+        return job
+
+
+def record_of(memory: np.ndarray, job: dict[str, int]) -> dict[str, int]:
+    return JOB_RECORD.from_bytes(memory[job["record"] : job["record"] + 64].tobytes())
+
+
+async def start(dut: Any) -> Bench:
+    b = Bench(dut)
+    for name in ("base", "size", "tail"):
+        b.pin(name).value = 0
+    await b.reset()
+    return b
+
+
+async def run(b: Bench, jobs: Jobs, *, refused: tuple[int, int] = (0, 0), deadline: int = 400_000, exact: bool = True) -> list[dict[str, int]]:
+    """All jobs, on a machine just reset; records of those that have one, ring jobs first. Memory, ends, `head` and `errors` equal the golden engine's;
+    with `exact` also what every instruction ended in."""
+    if len(jobs.ring) > jobs.size:
+        raise ValueError(f"{len(jobs.ring)} jobs in a ring of {jobs.size}")
+    b.pin("tail").value = 0
+    b.pin("base").value, b.pin("size").value = RING, jobs.size
+    await b.reset()
+    memory = b.memory("axi")
+    memory.write(0, jobs.memory)
+    memory.error(*refused)
+    golden = WorkQueue(jobs.memory.copy(), Cores().run, [refused] if refused[1] else [])
+    golden.ring(RING, jobs.size, 0, len(jobs.ring))
+    ring_ends = list(golden.ends)
+    for job in jobs.express:
+        golden.job(job)
+    b.source("express").load(np.frombuffer(b"".join(JOB.to_bytes(j) for j in jobs.express), np.uint8).reshape(-1, JOB.nbytes))
+    b.sink("ended").expect(len(golden.ends))
+    b.sink("seen").expect(len(golden.completions))
+    await b.begin(settle=64)
+    b.pin("tail").value = len(jobs.ring)
+    await b.finish(deadline)
+    ends = [(e["tag"], JobStatus(e["status"])) for e in map(JOB_END.unpack, b.sink("ended").words())]
+    tags = {t for t, _ in ring_ends}
+    assert [e for e in ends if e[0] in tags] == ring_ends and [e for e in ends if e[0] not in tags] == golden.ends[len(ring_ends) :], ends
+    if exact:
+        got = Counter((c["core"], c["unit"], c["tag"], c["status"], c["info"]) for c in map(COMPLETION.unpack, b.sink("seen").words()))
+        want = Counter((c.core, c.unit, c.tag, int(c.status), c.info) for c in golden.completions)
+        assert got == want, f"completions: {got - want}, expected {want - got}"
+    assert int(b.pin("head").value) == len(jobs.ring) and int(b.pin("errors").value) == golden.errors and not int(b.pin("busy").value)
+    records = []
+    image = memory.image.copy()
+    for job in [*jobs.ring, *jobs.express]:
+        at = job["record"]
+        if not at or at % 64 or not golden.readable(at):
+            continue
+        record = record_of(image, job)
+        assert all(record[k] >= record["asked"] for k in TIMES), record
+        records.append(record)
+        image[at : at + 64] = np.frombuffer(JOB_RECORD.to_bytes(record | dict.fromkeys(TIMES, 0)), np.uint8)
+    wrong = np.flatnonzero(image != golden.memory)
+    assert not len(wrong), f"{len(wrong)} bytes of memory differ, the first at {int(wrong[0]):#x}; records {[r for r in records if r['status']]}"
+    return records
+
+
+def failing(records: list[dict[str, int]]) -> list[CpStatus]:
+    return [CpStatus(r["fail_status"]) for r in records]
