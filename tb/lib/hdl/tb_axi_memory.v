@@ -68,7 +68,8 @@ module tb_axi_memory #(
   reg [7:0] r_beat;
   reg r_v;
   reg [BYTES*8+ID+2:0] r_p;
-  wire ar_full = (ar_in - ar_out) == QUEUE;
+  wire [LOG:0] ar_used = ar_in - ar_out;  // of its own width: pointers wrap
+  wire ar_full = ar_used == QUEUE;
   reg ar_open;
   assign ar_ready = ar_open & ~ar_full;
   wire [LOG-1:0] rh = ar_out[LOG-1:0];
@@ -87,12 +88,14 @@ module tb_axi_memory #(
   reg [LOG:0] aw_in, aw_out;
   reg [7:0] w_beat;
   reg [1:0] w_resp;
-  wire aw_full = (aw_in - aw_out) == QUEUE;
+  wire [LOG:0] aw_used = aw_in - aw_out;  // of its own width: pointers wrap
+  wire aw_full = aw_used == QUEUE;
   reg aw_open, w_open;
   assign aw_ready = aw_open & ~aw_full;
   wire [LOG-1:0] wh = aw_out[LOG-1:0];
   wire [63:0] w_addr = {{(64 - ADDR) {1'b0}}, aw_addr[wh]} + {48'd0, w_beat, {SHIFT{1'b0}}};
-  wire b_full = (b_in - b_out) == QUEUE;
+  wire [LOG:0] b_used = b_in - b_out;  // of its own width: pointers wrap
+  wire b_full = b_used == QUEUE;
   assign w_ready = w_open & (aw_in != aw_out) & ~b_full;
   wire [BYTES-1:0] w_strb = w_payload[BYTES*9-1:BYTES*8];
   wire w_last = w_payload[BYTES*9];
