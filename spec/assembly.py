@@ -3,6 +3,7 @@
     buffer cb=0 base=0 size=4096
     dma d=cb0[0:1024]+1024 address=0x1000 row_bytes=1024 rows=1 tag=1
     dot a=cb0[0:512]-512 b=cb1[0:4096] format_a=bfloat16 format_b=bfloat16 held=4 rows=64 chunks=1 tail=64 stride_a=64 stride_b=64
+    sfu.mul a=cb2[0:4096] b=cb3[0:64] d=cb4[0:2048]+2048 format_d=bfloat16 source_b=row rows=4 columns=256 stride_a=1024 stride_d=512
     wait event=0 value=1
 
 An operand is ``cb<buffer>[<offset>:<bytes>]`` and what is popped (``-n``, of `a` and `b`) or published (``+n``, of `d`) when the instruction is done.
@@ -15,10 +16,16 @@ import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
+from spec.convert import ConvertFormat
 from spec.isa import ARGS, ARGS_BITS, HEAD, INSTRUCTION, OPERANDS, OPS, SIGNED_ARGS, OutFormat, Unit
+from spec.mx import ScaleRule
 from spec.pe import DotFormat, Mx
+from spec.sfu import SfuB
 
-NAMES = {"format_a": DotFormat, "format_b": DotFormat, "mx_a": Mx, "mx_b": Mx, "out": OutFormat}
+NAMES: dict[Unit, dict[str, type[IntEnum]]] = {
+    Unit.DOT: {"format_a": DotFormat, "format_b": DotFormat, "mx_a": Mx, "mx_b": Mx}, Unit.REDUCE: {"out": OutFormat},
+    Unit.SFU: {"format_a": ConvertFormat, "format_b": ConvertFormat, "format_d": ConvertFormat, "mx_a": Mx, "mx_d": Mx, "rule": ScaleRule, "source_b": SfuB},
+}
 _OPERAND = re.compile(r"cb(\d+)\[(\d+):(\d+)\](?:([-+])(\d+))?")
 _FIELDS = [f.name for f in HEAD if not f.name.startswith("_")] + ["args"]
 _BY_OP = {name: (unit, op) for unit, names in OPS.items() for op, name in enumerate(names)}
@@ -83,8 +90,13 @@ def decode(data: bytes) -> list[dict[str, int]]:
     return [INSTRUCTION.from_bytes(data[i : i + INSTRUCTION.nbytes]) for i in range(0, len(data), INSTRUCTION.nbytes)]
 
 
-def _number(key: str, text: str) -> int:
-    names: type[IntEnum] | None = NAMES.get(key)
+def _names(unit: Unit, key: str) -> type[IntEnum] | None:
+    """The enumeration of a field, if it has one."""
+    return NAMES.get(unit, {}).get(key)
+
+
+def _number(name: str, key: str, text: str) -> int:
+    names = _names(_BY_OP[name][0], key) if name in _BY_OP else None
     if names is not None and text.upper() in names.__members__:
         return int(names[text.upper()])
     try:
@@ -121,7 +133,7 @@ def assemble(text: str) -> list[dict[str, int]]:
                         raise ValueError(f"{key}={value!r}: expected cb<buffer>[<offset>:<bytes>], then {sign}<bytes> or nothing")
                     operands[key] = (int(m[1]), int(m[2]), int(m[3]), int(m[5] or 0))
                 else:
-                    values[key] = _number(key, value)
+                    values[key] = _number(words[0], key, value)
             out.append(instruction(words[0], **operands, **values))  # type: ignore[arg-type]
         except (ValueError, KeyError) as e:
             raise AssemblyError(f"line {at}: {e.args[0]}\n  {line.strip()}") from None
@@ -147,8 +159,9 @@ def disassemble(program: Iterable[Mapping[str, int]]) -> str:
             for key, value in record.unpack(i["args"]).items():
                 if value:
                     shown = str(value - (1 << record.widths[key]) if key in SIGNED_ARGS and value >> record.widths[key] - 1 else value)
-                    if key in NAMES and value in list(NAMES[key]):
-                        shown = NAMES[key](value).name.lower()
+                    enum = _names(Unit(unit), key)
+                    if enum is not None and value in list(enum):
+                        shown = enum(value).name.lower()
                     words.append(f"{key}={shown}")
         if i["event_use"] or (unit == Unit.CONTROL and i["event"]):
             words.append(f"event={i['event']}")

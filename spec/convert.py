@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
+from spec.formats import Format, format_of
+
 RANDOM_BITS = 24
 SEED_XOR = 0x9E3779B9
 #: Steps of `mix`: x ^= x >> shift, then x *= multiplier modulo 2^32 (the last step has none).
@@ -33,6 +35,15 @@ class ConvertFormat(IntEnum):
     UINT8 = 11
     INT16 = 12
     INT32 = 13
+
+    @property
+    def format(self) -> Format:
+        return format_of(self.name.lower())
+
+    @property
+    def slot_bits(self) -> int:
+        """Bits an element stands in, in memory: 4 for 4-bit formats, else its container (8 for 6-bit elements, 32 for tfloat32)."""
+        return 4 if self.format.bits == 4 else self.format.container_bits
 
 
 class ConvertFlag(IntFlag):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from spec.fields import Field, Record, field
+from spec.sfu import SfuOp
 
 BITS = 512
 CBS = 16  # circular buffers
@@ -98,7 +99,7 @@ class UnitStatus(IntEnum):
     RANGE = 1  # a size of 0 or beyond the unit's, or a stride that is no multiple of what it must be
     ALIGN = 2  # an operand's address is no multiple of what it must be
     LOCAL = 3  # a row of local memory was damaged beyond repair
-    FORMAT = 4  # formats that do not fit each other
+    FORMAT = 4  # formats that do not fit each other, or that the unit does not have
     ABSENT = 5  # the processing element has no such unit
 
 
@@ -145,11 +146,26 @@ REDUCE_ARGS = _args("REDUCE_ARGS", [
     field("out", 2, "OutFormat"),
 ])
 
+# SFU: `rows` rows of `columns` elements; the operation (SfuOp) is the instruction's `op`. Rules: docs/blocks/sfu.md.
+SFU_ARGS = _args("SFU_ARGS", [
+    field("format_a", 4, "ConvertFormat"), field("format_b", 4), field("format_d", 4, "any but float8_e8m0fnu"),
+    field("mx_a", 2, "Mx"), field("mx_d", 2), field("rule", 2, "ScaleRule, with mx_d"),
+    field("sat", 1, "overflow and infinities become the largest number; else infinity or NaN"),
+    field("stochastic", 1, "rounding with `seed`, and the place of the result in row-major order as index"), field("seed", 32),
+    field("source_b", 2, "SfuB"), field("rows", 16), field("columns", 16),
+    field("stride_a", 20, "bytes from row to row, a multiple of 64"), field("stride_b", 20, "COLUMN: a multiple of the element's bytes"),
+    field("stride_d", 20, "row operations: a multiple of the element's bytes"),
+    field("scale_a", 20, "bytes from the operand to its scales, a multiple of 64: 8 bytes a row and chunk, rows of chunk 0 first"), field("scale_d", 20),
+    field("low", 32, "binary32, with SCALAR"), field("high", 32, "binary32, of CLAMP"),
+])
+
 
 #: Operations of each unit, by `op`; a unit with one operation has the name of the unit.
 OPS: dict[Unit, tuple[str, ...]] = {
     Unit.CONTROL: tuple(c.name.lower() for c in Control), Unit.DMA: ("dma",), Unit.LAYOUT: ("layout",), Unit.DOT: ("dot",), Unit.REDUCE: ("reduce",),
-    Unit.SFU: ("sfu",),
+    Unit.SFU: tuple(f"sfu.{o.name.lower()}" for o in SfuOp),
 }
-ARGS: dict[Unit, Record] = {Unit.CONTROL: CONTROL_ARGS, Unit.DMA: DMA_ARGS, Unit.LAYOUT: LAYOUT_ARGS, Unit.DOT: DOT_ARGS, Unit.REDUCE: REDUCE_ARGS}
+ARGS: dict[Unit, Record] = {
+    Unit.CONTROL: CONTROL_ARGS, Unit.DMA: DMA_ARGS, Unit.LAYOUT: LAYOUT_ARGS, Unit.DOT: DOT_ARGS, Unit.REDUCE: REDUCE_ARGS, Unit.SFU: SFU_ARGS,
+}
 SIGNED_ARGS = ("row_memory", "row_local", "plane_memory", "plane_local")

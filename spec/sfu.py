@@ -29,7 +29,7 @@ DIGITS = 9  # 32-bit digits of the exact sum of a row; the least bit of digit 0 
 
 
 class SfuOp(IntEnum):
-    """Operations. Up to RELU of one operand, then elementwise of two or three, then row operations."""
+    """Operations. Up to COPY of one operand, then elementwise of two or three, then row operations."""
 
     EXP = 0
     EXP2 = 1
@@ -41,24 +41,35 @@ class SfuOp(IntEnum):
     GELU = 7
     SILU = 8
     RELU = 9
-    ADD = 10
-    SUB = 11
-    MUL = 12
-    MIN = 13
-    MAX = 14
-    CLAMP = 15
-    ROW_SUM = 16
-    ROW_MIN = 17
-    ROW_MAX = 18
+    COPY = 10
+    ADD = 11
+    SUB = 12
+    MUL = 13
+    MIN = 14
+    MAX = 15
+    CLAMP = 16
+    ROW_SUM = 17
+    ROW_MIN = 18
+    ROW_MAX = 19
 
 
-UNARY = tuple(op for op in SfuOp if op <= SfuOp.RELU)
+UNARY = tuple(op for op in SfuOp if op <= SfuOp.COPY)
 BINARY = (SfuOp.ADD, SfuOp.SUB, SfuOp.MUL, SfuOp.MIN, SfuOp.MAX)
+TAKES_B = (*BINARY, SfuOp.CLAMP)
 ROW = (SfuOp.ROW_SUM, SfuOp.ROW_MIN, SfuOp.ROW_MAX)
 
 
+class SfuB(IntEnum):
+    """Where an instruction's second operand comes from."""
+
+    ELEMENTS = 0  # rows as those of `a`
+    ROW = 1  # one row, for all rows
+    COLUMN = 2  # one element a row, for all columns
+    SCALAR = 3  # `low`, a binary32
+
+
 class SfuFormat(IntEnum):
-    """Formats of operands and results; names in lower case are those of `spec.formats`. Codes as in `spec.wqe.DType`."""
+    """Formats of the pipeline's operands; names in lower case are those of `spec.formats`. Codes as in `spec.wqe.DType`."""
 
     FLOAT32 = 0
     BFLOAT16 = 1

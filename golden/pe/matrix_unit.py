@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from golden.numeric import convert, fp32
 from golden.numeric.fp32 import NAN, Bits
 from golden.pe.dot_product import dot_product
+from spec.convert import ConvertFormat
 from spec.isa import OutFormat, UnitStatus
 from spec.params import PeParams
 from spec.pe import CHUNK_BYTES, DotFormat, Mx
@@ -48,7 +49,7 @@ def dot_status(pe: PeParams, args: Args, a: int, b: int) -> UnitStatus:
     return UnitStatus.ALIGN if a % 64 or b % 64 else UnitStatus.OK
 
 
-def unpack(chunk_bytes: Bytes, fmt: DotFormat) -> NDArray[Any]:
+def unpack(chunk_bytes: Bytes, fmt: DotFormat | ConvertFormat) -> NDArray[Any]:
     """Codes of (rows, bytes)."""
     if fmt.slot_bits == 4:
         return np.stack([chunk_bytes & 15, chunk_bytes >> 4], axis=2).reshape(len(chunk_bytes), -1)

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from golden.pe import layout_unit, matrix_unit
+from golden.pe import layout_unit, matrix_unit, sfu_unit
 from golden.pe.command_processor import CommandProcessor, Completion
 from golden.pe.dma import DmaEngine, Space
 from spec.dma import DmaOp, DmaStatus
-from spec.isa import DMA_ARGS, DOT_ARGS, LAYOUT_ARGS, REDUCE_ARGS, SIGNED_ARGS, Unit, UnitStatus
+from spec.isa import DMA_ARGS, DOT_ARGS, LAYOUT_ARGS, REDUCE_ARGS, SFU_ARGS, SIGNED_ARGS, Unit, UnitStatus
 from spec.params import PeParams
 
 
@@ -61,6 +61,8 @@ class ProcessingElement:
             job = dict(op=f["kind"], size=f["size"], tag=0, rows=f["rows"], columns=f["columns"], source=a, source_stride=f["stride_a"], destination=d,
                        destination_stride=f["stride_d"])
             return int(layout_unit.run(self.local, job)), 0
+        if unit is Unit.SFU:
+            return int(sfu_unit.run(self.local, op, SFU_ARGS.unpack(args), a, b, d)), 0
         return int(UnitStatus.ABSENT), 0
 
     def _move(self, f: dict[str, int], a: int, b: int, d: int) -> tuple[int, int]:

@@ -1,8 +1,9 @@
 """Special function unit, elementwise: exp, log, reciprocal, rsqrt, tanh, sigmoid, GELU, SiLU, ReLU, and binary32 arithmetic; exact-integer NumPy.
 
 Rules (docs/numbers.md, "Special functions")
-    * Operands widen exactly to binary32. The function gives an internal result, magnitude M * 2^E with M below 2^64 and a mark that the exact value
-      lies above it by less than one unit of M; that is rounded once, to nearest, ties to even, to the result's format. Subnormals are full.
+    * Operands widen exactly to binary32 (int32: rounded, to nearest even). The function gives an internal result, magnitude M * 2^E with M below 2^64 and a mark that the exact value
+      lies above it by less than one unit of M; that is rounded once to the result's format: to nearest, ties to even, or (:class:`Rounding`) with
+      random bits added to the 24 bits of M below the kept ones. Subnormals are full; overflow and infinities follow the mode.
     * A function is a range reduction, a polynomial of `spec.sfu.ROWS`, and at most one multiplication after it; every step is said where it is done.
     * Sum, difference and product are exact before the one rounding; minimum, maximum and clamp are exact. For binary32 results that is IEEE 754.
     * NaN operands give the canonical NaN; what zeros and infinities give is the table `_SPECIAL`.
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from golden.numeric import convert, minmax
+from golden.numeric import convert, convert_any, minmax
+from golden.numeric.convert_round import Exact, randoms, settle
 from golden.numeric.fp32 import NAN, Bits, is_nan, require_subnormals
+from spec.convert import RANDOM_BITS
 from spec.formats import FLOAT32, Format, format_of
 from spec.sfu import (
     BINARY,
@@ -30,7 +33,6 @@ from spec.sfu import (
     REGIONS,
     ROWS,
     UNARY,
-    SfuFormat,
     SfuOp,
 )
 
@@ -38,11 +40,11 @@ I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 
-FORMATS = tuple(f.name.lower() for f in SfuFormat)
+FORMATS = convert_any.NAMES
 _ONE = 1 << FRACTION
 _T = (1 << PLACE) - 1
 _COLUMNS = tuple(np.array(c, np.int64) for c in zip(*ROWS, strict=True))
-_STORE = {16: np.uint16, 32: np.uint32}
+_STORE = {8: np.uint8, 16: np.uint16, 32: np.uint32}
 
 
 @dataclass
@@ -57,10 +59,31 @@ class Inner:
     nan: Mask
 
 
-def known_format(name: str) -> Format:
-    if name not in FORMATS:
-        raise ValueError(f"the special function unit has no format {name!r}; it has {', '.join(FORMATS)}")
+@dataclass(frozen=True)
+class Rounding:
+    """`mode`: `ovf` or `sat` (`golden.numeric.convert`). With a seed rounding is stochastic; `index` of every result, from 0 in C order without it."""
+
+    mode: str = "ovf"
+    seed: int | None = None
+    index: Any = None
+
+
+NEAREST = Rounding()
+
+
+def known_format(name: str, target: bool = False) -> Format:
+    known = convert_any.TARGETS if target else FORMATS
+    if name not in known:
+        raise ValueError(f"the special function unit has no {'result' if target else 'operand'} format {name!r}; it has {', '.join(known)}")
     return format_of(name)
+
+
+def widen(codes: Any, name: str) -> Bits:
+    """Operands as binary32 patterns. Codes of integers are patterns."""
+    f = known_format(name)
+    if f.is_float:
+        return np.asarray(convert.widen(codes, name))
+    return np.asarray(convert_any.convert(convert.codes_of(codes, f).astype(_STORE[f.bits]), name, "float32"))
 
 
 def known_op(op: Any, known: tuple[SfuOp, ...], what: str) -> SfuOp:
@@ -77,25 +100,41 @@ def top_bit(x: U64) -> I64:
     return np.bitwise_count(y).astype(np.int64) - 1
 
 
-def round_once(r: Inner, name: str) -> NDArray[Any]:
-    """Codes of format `name`: the leading one of M fixes the place of the least bit, which a subnormal has at the format's smallest exponent."""
-    f = known_format(name)
+def round_once(r: Inner, name: str, how: Rounding = NEAREST) -> NDArray[Any]:
+    """Codes of format `name`: the leading one of M fixes the place of the least bit, which a subnormal has at the format's smallest exponent, and an
+    integer at 0."""
+    f = known_format(name, target=True)
+    convert.check_mode(name, how.mode)
     top = top_bit(r.mag) + r.exp
-    low = np.maximum(top, f.min_exponent) - f.frac_bits  # weight of the result's least bit
-    drop = np.clip(low - r.exp, -63, 64)
+    low = np.maximum(top, f.min_exponent) - f.frac_bits if f.is_float else np.zeros_like(top)  # weight of the result's least bit
+    drop = low - r.exp
+    random = randoms(r.mag.shape, how.seed, how.index)
+    number = np.where(drop > 0, _nearest(r, drop) if random is None else _stochastic(r.mag, drop, random), r.mag << np.clip(-drop, 0, 63).astype(np.uint64))
+    number = np.where(r.mag == 0, 0, number.astype(np.int64))
+    if not f.is_float:
+        number = np.where(top > 40, np.int64(1) << 40, number)
+        largest = np.where(r.negative, -int(f.min), int(f.max))
+        number = np.where(r.inf, largest, np.minimum(number, largest))
+        return (np.where(r.nan, 0, np.where(r.negative, -number, number)) & f.mask).astype(_STORE[f.container_bits])
+    code = np.where(r.mag == 0, 0, (np.clip(low - f.min_quantum, 0, 1 << 9) << f.frac_bits) + number)
+    return settle(code, Exact(r.negative, r.mag, r.exp, r.nan, r.inf & ~r.nan), f, how.mode)[0].astype(_STORE[f.container_bits])
+
+
+def _nearest(r: Inner, drop: I64) -> U64:
+    """mag / 2^drop, drop above 0, to nearest even; what `sticky` stands for counts."""
     right = np.clip(drop, 1, 64).astype(np.uint64)
     whole = np.where(right < 64, r.mag >> np.minimum(right, np.uint64(63)), np.uint64(0))
     rest = r.mag - np.where(right < 64, whole << np.minimum(right, np.uint64(63)), np.uint64(0))
     half = np.uint64(1) << (right - np.uint64(1))
-    beyond = drop < low - r.exp  # even the leading one is below half of the least bit
-    up = ~beyond & ((rest > half) | (rest == half) & (r.sticky | (whole & np.uint64(1) != 0)))
-    left = np.clip(-drop, 0, 63).astype(np.uint64)
-    number = np.where(drop > 0, np.where(beyond, np.uint64(0), whole) + up, r.mag << left).astype(np.int64)
-    code = (np.clip(low - f.min_quantum, 0, 1 << 9) << f.frac_bits) + number
-    inf, nan = f.inf_code or 0, f.nan_code or 0
-    code = np.where(r.inf, inf, np.where(r.mag == 0, 0, np.minimum(code, inf)))
-    code = np.where(r.nan, nan, code | np.where(r.negative, f.sign_mask, 0))
-    return code.astype(_STORE[f.container_bits])
+    up = (rest > half) | (rest == half) & (r.sticky | (whole & np.uint64(1) != 0))
+    return np.where(drop > 64, np.uint64(0), whole + up)  # beyond 64 even the leading one is below half of the least bit
+
+
+def _stochastic(mag: U64, drop: I64, random: Bits) -> U64:
+    """mag / 2^drop cut to 24 bits below the point, random bits added, and cut."""
+    shift = drop - RANDOM_BITS
+    steps = np.where(shift < 64, mag >> np.clip(shift, 0, 63).astype(np.uint64), np.uint64(0)) << np.clip(-shift, 0, RANDOM_BITS).astype(np.uint64)
+    return np.asarray(steps + random.astype(np.uint64) >> np.uint64(RANDOM_BITS))
 
 
 # -- operands ----------------------------------------------------------------------------------------------------------------------------
@@ -160,7 +199,7 @@ _SPECIAL = {
     SfuOp.RECIPROCAL: (_SIGNED_INF, _SIGNED_ZERO, _SIGNED_ZERO, None), SfuOp.RSQRT: (_SIGNED_INF, _ZERO, _NAN, _NAN),
     SfuOp.TANH: (_SIGNED_ZERO, _SIGNED_UNIT, _SIGNED_UNIT, None), SfuOp.SIGMOID: (_HALF, _UNIT, _ZERO, None),
     SfuOp.GELU: (_SIGNED_ZERO, _INF, _NEGATIVE_ZERO, None), SfuOp.SILU: (_SIGNED_ZERO, _INF, _NEGATIVE_ZERO, None),
-    SfuOp.RELU: (_ZERO, _INF, _ZERO, _ZERO),
+    SfuOp.RELU: (_ZERO, _INF, _ZERO, _ZERO), SfuOp.COPY: (_SIGNED_ZERO, _SIGNED_INF, _SIGNED_INF, None),
 }
 
 
@@ -199,8 +238,8 @@ def _evaluate(op: SfuOp, x: Number) -> Inner:
     sticky = np.ones(frac.shape, bool)
     none = np.zeros(frac.shape, bool)
     times = np.full(frac.shape, 1 << 23, np.int64)  # significand that P is multiplied by, in units of 2^-23
-    if op == SfuOp.RELU:
-        return Inner(x.sig.astype(np.uint64), x.exp - 23, none, none, none, none)
+    if op in (SfuOp.RELU, SfuOp.COPY):
+        return Inner(x.sig.astype(np.uint64), x.exp - 23, x.negative & (op == SfuOp.COPY), none, none, none)
     if op == SfuOp.LOG:
         mag, exp, negative = _logarithm(x)
         return Inner(mag, exp, negative, mag != 0, none, none)
@@ -242,16 +281,16 @@ def _one_sided(op: SfuOp, x: Number, frac: I64) -> tuple[I64, I64]:
     return np.where(x.negative, p, rest), np.where(x.negative, e, 0)
 
 
-def unary(op: Any, codes: Any, format_in: str, format_out: str | None = None) -> NDArray[Any]:
-    """`op` of every code of `format_in`: codes of `format_out` (default the same), correctly shaped.
+def unary(op: Any, codes: Any, format_in: str, format_out: str | None = None, how: Rounding = NEAREST) -> NDArray[Any]:
+    """`op` of every code of `format_in`: codes of `format_out` (default the same), correctly shaped. Results of integer formats are patterns.
 
     Raises:
         ValueError: not an operation of one operand, or not a format of the unit. TypeError: not integer codes.
     """
     op = known_op(op, UNARY, "operation of one operand")
     out = format_out or format_in
-    known_format(format_in), known_format(out)
-    x = np.asarray(convert.widen(codes, format_in))
+    known_format(out, target=True)
+    x = widen(codes, format_in)
     n = _decode(x)
     with np.errstate(over="ignore"):
         r = _evaluate(op, n)
@@ -269,7 +308,7 @@ def unary(op: Any, codes: Any, format_in: str, format_out: str | None = None) ->
     r.exp = np.where(special, -(what == _HALF).astype(np.int64), r.exp)
     r.negative, r.sticky = np.where(special, minus, r.negative), r.sticky & ~special
     r.inf, r.nan = np.isin(what, (_INF, _SIGNED_INF, _NEGATIVE_INF)), what == _NAN
-    return round_once(r, out)
+    return round_once(r, out, how)
 
 
 # -- two and three operands --------------------------------------------------------------------------------------------------------------
@@ -317,7 +356,7 @@ def number_of(x: Bits) -> Inner:
 
 
 def binary(
-    op: Any, a: Any, b: Any, format_a: str, format_b: str | None = None, format_out: str | None = None,
+    op: Any, a: Any, b: Any, format_a: str, format_b: str | None = None, format_out: str | None = None, how: Rounding = NEAREST,
 ) -> NDArray[Any]:
     """`op` of codes of `format_a` and `format_b` (default `format_a`), broadcast, in `format_out` (default `format_a`), rounded once.
 
@@ -326,24 +365,24 @@ def binary(
     """
     op = known_op(op, BINARY, "operation of two operands")
     out = format_out or format_a
-    for f in (format_a, format_b or format_a, out):
-        known_format(f)
-    x, y = np.broadcast_arrays(convert.widen(a, format_a), convert.widen(b, format_b or format_a))
+    known_format(out, target=True)
+    x, y = np.broadcast_arrays(widen(a, format_a), widen(b, format_b or format_a))
     if op in (SfuOp.MIN, SfuOp.MAX):
-        return round_once(number_of(np.asarray((minmax.fmin if op == SfuOp.MIN else minmax.fmax)(x, y))), out)
-    return round_once(multiply(x, y) if op == SfuOp.MUL else add(x, y, minus=op == SfuOp.SUB), out)
+        return round_once(number_of(np.asarray((minmax.fmin if op == SfuOp.MIN else minmax.fmax)(x, y))), out, how)
+    return round_once(multiply(x, y) if op == SfuOp.MUL else add(x, y, minus=op == SfuOp.SUB), out, how)
 
 
-def clamp(x: Any, low: Any, high: Any, format_in: str, format_low: str = "float32", format_out: str | None = None) -> NDArray[Any]:
+def clamp(
+    x: Any, low: Any, high: Any, format_in: str, format_low: str = "float32", format_out: str | None = None, how: Rounding = NEAREST,
+) -> NDArray[Any]:
     """min(max(x, low), high); `high` is binary32. NaN in any operand gives NaN; low above high gives high.
 
     Raises:
         ValueError: not a format of the unit. TypeError: not integer codes.
     """
     out = format_out or format_in
-    for f in (format_in, format_low, out):
-        known_format(f)
-    parts = convert.widen(x, format_in), convert.widen(low, format_low), convert.widen(high, "float32")
+    known_format(out, target=True)
+    parts = widen(x, format_in), widen(low, format_low), widen(high, "float32")
     a, b, c = np.broadcast_arrays(*parts)
     y = minmax.fmin(minmax.fmax(a, b), c)
-    return round_once(number_of(np.where(is_nan(a) | is_nan(b) | is_nan(c), NAN, y)), out)
+    return round_once(number_of(np.where(is_nan(a) | is_nan(b) | is_nan(c), NAN, y)), out, how)

@@ -14,9 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from golden.numeric import convert, minmax
+from golden.numeric import minmax
 from golden.numeric.fp32 import INF, is_nan
-from golden.pe.sfu import I64, Inner, binary, known_format, known_op, number_of, round_once, unary
+from golden.pe.sfu import (
+    I64,
+    NEAREST,
+    Inner,
+    Rounding,
+    binary,
+    known_format,
+    known_op,
+    number_of,
+    round_once,
+    unary,
+    widen,
+)
 from spec.formats import FLOAT32
 from spec.sfu import DIGITS, ROW, ROW_ELEMENTS, SfuOp
 
@@ -24,7 +36,7 @@ F32 = "float32"
 _DIGIT = (1 << 32) - 1
 
 
-def row(op: Any, codes: Any, format_in: str, format_out: str | None = None) -> NDArray[Any]:
+def row(op: Any, codes: Any, format_in: str, format_out: str | None = None, how: Rounding = NEAREST) -> NDArray[Any]:
     """`op` over the last axis of `codes`; codes of `format_out` (default `format_in`) of the shape without it.
 
     Raises:
@@ -32,17 +44,17 @@ def row(op: Any, codes: Any, format_in: str, format_out: str | None = None) -> N
     """
     op = known_op(op, ROW, "row operation")
     out = format_out or format_in
-    known_format(format_in), known_format(out)
-    x = np.asarray(convert.widen(codes, format_in))
+    known_format(out, target=True)
+    x = widen(codes, format_in)
     if x.ndim == 0 or not 1 <= x.shape[-1] <= ROW_ELEMENTS:
         raise ValueError(f"row operation on shape {x.shape}; expected rows of 1 to {ROW_ELEMENTS} elements")
     if op == SfuOp.ROW_SUM:
-        return round_once(_sum(x), out)
+        return round_once(_sum(x), out, how)
     pick = minmax.fmin if op == SfuOp.ROW_MIN else minmax.fmax
     while x.shape[-1] > 1:
         half = x.shape[-1] // 2
         x = np.concatenate([np.asarray(pick(x[..., :half], x[..., half:2 * half])), x[..., 2 * half:]], axis=-1)
-    return round_once(number_of(x[..., 0]), out)
+    return round_once(number_of(x[..., 0]), out, how)
 
 
 def _sum(x: NDArray[np.uint32]) -> Inner:

@@ -133,7 +133,7 @@ class SfuLane(Block):
                 made.mag.eq(Mux(is_sum, total["sum"], sig_a)), made.exp.eq(Mux(is_sum, sum_exp, Mux(is_mul, product_exp, exp_a))),
                 made.negative.eq(Mux(is_sum, total["sign"], Mux(is_mul, a[31] ^ b[31], sign))),
                 made.kind.eq(Mux(is_sum, sum_kind, Mux(is_mul, product_kind, kind))), self.y[1].eq(sig_b),
-                self.picked.eq(Mux(op == SfuOp.RELU, relu, chosen)), self.source_negative.eq(a[31]),
+                self.picked.eq(Mux(op == SfuOp.RELU, relu, Mux(op == SfuOp.COPY, a, chosen))), self.source_negative.eq(a[31]),
             ]
 
     def _carry(self, m: Module, on: list[Signal], function: list[Signal]) -> None:
@@ -141,7 +141,7 @@ class SfuLane(Block):
         op = self.config[2].op
         clamped = minmax(m, self.picked, self.high, maximum=Const(0, 1), integer=Const(0, 1), name="second")
         x = wire(m, Mux(op == SfuOp.CLAMP, clamped, self.picked), "x")
-        picked = wire(m, among(op, SfuOp.RELU, SfuOp.MIN, SfuOp.MAX, SfuOp.CLAMP), "is_picked")
+        picked = wire(m, among(op, SfuOp.RELU, SfuOp.COPY, SfuOp.MIN, SfuOp.MAX, SfuOp.CLAMP), "is_picked")
         normal = wire(m, x[23:31].any(), "x_normal")
         top = wire(m, x[23:31].all(), "x_top")
         before, made = self.operand[1], self.operand[2]

@@ -31,6 +31,7 @@ FLOAT64 = {
     SfuOp.EXP: np.exp, SfuOp.EXP2: np.exp2, SfuOp.LOG: np.log, SfuOp.RECIPROCAL: lambda x: 1 / x, SfuOp.RSQRT: lambda x: 1 / np.sqrt(x),
     SfuOp.TANH: np.tanh, SfuOp.SIGMOID: _sigmoid, SfuOp.SILU: lambda x: x * _sigmoid(x),
     SfuOp.GELU: lambda x: np.where(x < 0, x * _tail(-x), x - x * _tail(x)), SfuOp.RELU: lambda x: np.where(x > 0, x, 0.0),
+    SfuOp.COPY: lambda x: x,
 }
 MPMATH = {
     SfuOp.EXP: mp.exp, SfuOp.EXP2: lambda x: mpf(2) ** x, SfuOp.LOG: mp.log, SfuOp.RECIPROCAL: lambda x: 1 / x, SfuOp.RSQRT: lambda x: 1 / mp.sqrt(x),
@@ -94,7 +95,7 @@ def correctly_rounded(op: SfuOp, codes: Any, format_in: str, format_out: str) ->
     f, x = format_of(format_out), values(codes, format_in)
     with np.errstate(all="ignore"):
         v = FLOAT64[op](x)
-        if op == SfuOp.RELU:
+        if op in (SfuOp.RELU, SfuOp.COPY):
             q = quantum(v, f)
             return _code(np.rint(v / q), q, f).astype(np.uint32)
         q = quantum(np.where(np.isfinite(v), v, 0.0), f)

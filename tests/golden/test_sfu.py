@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from golden.numeric import convert_any
 from golden.numeric.convert import narrow, widen
 from golden.pe import sfu, sfu_rows
 from spec import sfu as table
 from spec.formats import format_of
-from spec.sfu import BINARY, UNARY, SfuOp
+from spec.sfu import BINARY, UNARY, SfuFormat, SfuOp
 from spec.sfu_table import OCTAVES, TEXT
 from tests.golden import sfu_generate
 from tests.golden import sfu_reference as ref
@@ -18,6 +19,7 @@ from tests.golden.oracle import decode, encode, value
 
 CODES = np.arange(1 << 16, dtype=np.uint16)
 POSITIVE = (SfuOp.LOG, SfuOp.RSQRT)
+NATIVE = tuple(f.name.lower() for f in SfuFormat)
 INF, NAN, ONE = 0x7F800000, 0x7FC00000, 0x3F800000
 MINUS = 1 << 31
 
@@ -51,7 +53,7 @@ def test_every_16_bit_input_is_correctly_rounded(op, name):
     assert (sfu.unary(op, invalid, name) == format_of(name).nan_code).all()
 
 
-@ops([op for op in UNARY if op != SfuOp.RELU])
+@ops([op for op in UNARY if op not in (SfuOp.RELU, SfuOp.COPY)])
 def test_reference_agrees_with_mpmath_alone(op):
     """The reference's shortcut through float64 decides as mpmath does."""
     for name in ("bfloat16", "float16"):
@@ -147,12 +149,13 @@ SPECIALS = {  # +0, -0, +Inf, -Inf, -1
     SfuOp.RECIPROCAL: (INF, INF | MINUS, 0, MINUS, ONE | MINUS), SfuOp.RSQRT: (INF, INF | MINUS, 0, NAN, NAN),
     SfuOp.TANH: (0, MINUS, ONE, ONE | MINUS, None), SfuOp.SIGMOID: (0x3F000000, 0x3F000000, ONE, 0, None),
     SfuOp.GELU: (0, MINUS, INF, MINUS, None), SfuOp.SILU: (0, MINUS, INF, MINUS, None), SfuOp.RELU: (0, 0, INF, 0, 0),
+    SfuOp.COPY: (0, MINUS, INF, INF | MINUS, ONE | MINUS),
 }
 
 
 @ops()
 def test_special_values_in_every_format(op):
-    for name in sfu.FORMATS:
+    for name in NATIVE:
         f = format_of(name)
         for x, want in zip((0, MINUS, INF, INF | MINUS, ONE | MINUS), SPECIALS[op], strict=True):
             if want is not None:
@@ -178,7 +181,7 @@ def test_large_and_tiny(op, x, want):
 
 patterns = st.one_of(st.integers(0, (1 << 32) - 1), st.sampled_from(
     [s | m for s in (0, MINUS) for m in (0, 1, 2, 0x7FFFFF, 0x800000, ONE, ONE + 1, 0x7F7FFFFF, INF, INF + 1, NAN, 0x33800000, 0x3F808000)]))
-names = st.sampled_from(sfu.FORMATS)
+names = st.sampled_from(NATIVE)
 
 
 def wanted(op: SfuOp, a: int, b: int, name: str) -> int:
@@ -219,7 +222,7 @@ def test_arithmetic_is_rounded_once(op, a, b, name, near, kind):
 
 @pytest.mark.parametrize("op", BINARY, ids=lambda o: o.name.lower())
 def test_nan_and_infinities_in_every_format(op):
-    for name in sfu.FORMATS:
+    for name in NATIVE:
         f = format_of(name)
         inf, minus = f.inf_code, f.inf_code | f.sign_mask
         for a, b in ((f.nan_code, 0), (0, f.mask), (inf + 1, inf)):
@@ -227,6 +230,44 @@ def test_nan_and_infinities_in_every_format(op):
         invalid = {SfuOp.ADD: (inf, minus), SfuOp.SUB: (inf, inf), SfuOp.MUL: (inf, 0)}.get(op)
         if invalid:
             assert int(sfu.binary(op, np.uint32(invalid[0]), np.uint32(invalid[1]), name)) == f.nan_code
+
+
+TARGETS = pytest.mark.parametrize("name", convert_any.TARGETS)
+
+
+@TARGETS
+def test_copy_is_the_conversion(name):
+    """Every format, mode, nearest and stochastic, against the conversion that has an implementation of its own."""
+    rng = np.random.default_rng(11)
+    x = np.concatenate([random32(rng, 20_000), np.arange(1 << 8, dtype=np.uint32) << np.uint32(23), (rng.integers(-300, 300, 4000) / 2).astype(np.float32).view(np.uint32)])
+    for mode in ("ovf", "sat"):
+        for seed in (None, 0, 0xDEADBEEF):
+            index = None if seed is None else rng.integers(0, 1 << 32, len(x))
+            got = sfu.unary(SfuOp.COPY, x, "float32", name, sfu.Rounding(mode, seed, index))
+            want = convert_any.convert(x, "float32", name, mode, seed, index)
+            assert np.array_equal(got, np.asarray(want).view(got.dtype)), (mode, seed)
+
+
+@TARGETS
+def test_arithmetic_rounds_once_into_every_format(name):
+    """Sums, products and sums of rows, exact in fractions, next to ties of the result's format."""
+    rng, f = np.random.default_rng(12), format_of(name)
+    a = (rng.integers(-1 << 12, 1 << 12, 300) / 2.0 ** rng.integers(0, 12, 300)).astype(np.float32).view(np.uint32)
+    b = (rng.integers(1, 1 << 24, 300) * 2.0 ** rng.integers(-60, -20, 300)).astype(np.float32).view(np.uint32)
+    x, y = ([value(int(v), format_of("float32")) for v in p] for p in (a, b))
+    for op, exact in ((SfuOp.ADD, [p + q for p, q in zip(x, y, strict=True)]), (SfuOp.SUB, [p - q for p, q in zip(x, y, strict=True)]),
+                      (SfuOp.MUL, [p * q * 2**30 for p, q in zip(x, y, strict=True)])):
+        scaled = b + np.uint32(30 << 23) if op == SfuOp.MUL else b
+        got = sfu.binary(op, a, scaled, "float32", format_out=name, how=sfu.Rounding("sat"))
+        if f.is_float:
+            signs = ((a ^ scaled) if op == SfuOp.MUL else a & (b ^ np.uint32(MINUS if op == SfuOp.SUB else 0))) >> 31
+            want = [encode(v, f, int(s), "sat") for v, s in zip(exact, signs, strict=True)]
+        else:
+            want = [min(max(round(v), int(f.min)), int(f.max)) & f.mask for v in exact]
+        assert got.tolist() == want, op
+    if f.is_float:
+        assert sfu_rows.row(SfuOp.ROW_SUM, np.stack([a, b], axis=1), "float32", name, sfu.Rounding("sat")).tolist() == [
+            encode(p + q, f, 0, "sat") for p, q in zip(x, y, strict=True)]
 
 
 def test_clamp():
@@ -245,8 +286,12 @@ def test_refusals():
         sfu.unary(SfuOp.ADD, one, "bfloat16")
     with pytest.raises(ValueError, match="no operation of two operands"):
         sfu.binary(SfuOp.EXP, one, one, "bfloat16")
-    with pytest.raises(ValueError, match="no format 'float8_e5m2'"):
-        sfu.unary(SfuOp.EXP, one, "bfloat16", "float8_e5m2")
+    with pytest.raises(ValueError, match="no operand format 'int64'"):
+        sfu.unary(SfuOp.EXP, one, "int64", "float32")
+    with pytest.raises(ValueError, match="no result format 'float8_e8m0fnu'"):
+        sfu.unary(SfuOp.EXP, one, "bfloat16", "float8_e8m0fnu")
+    with pytest.raises(ValueError, match="unknown overflow mode 'wrap'"):
+        sfu.unary(SfuOp.EXP, one, "bfloat16", how=sfu.Rounding("wrap"))
     with pytest.raises(ValueError, match="rows of 1 to"):
         sfu_rows.row(SfuOp.ROW_SUM, np.zeros((2, 0), np.uint16), "bfloat16")
     with pytest.raises(TypeError):
