@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from spec.convert import ConvertFormat
 from spec.sfu_table import OCTAVES, TEXT
 
 FRACTION = 38  # bits of P below the point
@@ -68,16 +69,13 @@ class SfuB(IntEnum):
     SCALAR = 3  # `low`, a binary32
 
 
-class SfuFormat(IntEnum):
-    """Formats of the pipeline's operands; names in lower case are those of `spec.formats`. Codes as in `spec.wqe.DType`."""
-
-    FLOAT32 = 0
-    BFLOAT16 = 1
-    FLOAT16 = 2
-
+#: Formats of the pipeline's operands; its results have any format but float8_e8m0fnu.
+NATIVE = (ConvertFormat.FLOAT32, ConvertFormat.BFLOAT16, ConvertFormat.FLOAT16)
 
 #: What travels with a beat after its operands, from the least bit: see docs/blocks/sfu.md.
-CONTROL = (("op", 5), ("format_a", 2), ("format_b", 2), ("format_out", 2), ("scalar", 1), ("first", 1), ("last", 1))
+CONTROL = (
+    ("op", 5), ("format_a", 4), ("format_b", 4), ("format_out", 4), ("scalar", 1), ("first", 1), ("last", 1), ("sat", 1), ("stochastic", 1),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

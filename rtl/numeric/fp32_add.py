@@ -19,12 +19,14 @@ from __future__ import annotations
 from amaranth.hdl import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, stream
 from amaranth.lib.wiring import In, Out
+from amaranth.utils import bits_for
 
 from rtl.common.block import Block
 from rtl.numeric.pipeline import rigid, wire
 
 QNAN = 0x7FC0_0000
 INF = 0x7F80_0000
+BELOW = 3  # guard, round and sticky
 
 #: What passes from the first half to the second: 24 significand bits, a carry above and guard, round and sticky bits below;
 #: the larger operand's exponent (a subnormal counts as 1); the result's sign; and what the result is if not a number or infinite.
@@ -32,10 +34,10 @@ SUM = data.StructLayout({"sum": 28, "exp": 8, "sign": 1, "nan": 1, "inf": 1})
 OPERANDS = data.StructLayout({"a": 32, "b": 32})
 
 
-def align_add(m: Module, a: Value, b: Value, swap: Value | None = None, name: str = "add") -> dict[str, Value]:
+def align_add(m: Module, a: Value, b: Value, swap: Value | None = None, name: str = "add", below: int = BELOW) -> dict[str, Value]:
     """First half: order by magnitude, align with sticky, add or subtract. Fields of :data:`SUM`.
 
-    `swap`, if given, is ``a[:31] < b[:31]`` computed elsewhere.
+    `swap`, if given, is ``a[:31] < b[:31]`` computed elsewhere. `below`: bits of the sum below the larger operand's significand, the last one sticky.
     """
     if swap is None:
         swap = wire(m, a[:31] < b[:31], f"{name}_swap")
@@ -45,13 +47,14 @@ def align_add(m: Module, a: Value, b: Value, swap: Value | None = None, name: st
     small_normal = wire(m, small[23:31].any(), f"{name}_small_normal")
     subtract = wire(m, big[31] ^ small[31], f"{name}_subtract")
     distance = wire(m, (Cat(big[23:31]) - small[23:31] - (big_normal & ~small_normal))[:8], f"{name}_distance")
-    shift = wire(m, Mux(distance[5:].any(), Const(31, 5), distance[:5]), f"{name}_shift")
-    wide = wire(m, Cat(Const(0, 3), small[:23], small_normal), f"{name}_wide")
+    bits = bits_for(24 + below)
+    shift = wire(m, Mux(distance[bits:].any(), Const((1 << bits) - 1, bits), distance[:bits]), f"{name}_shift")
+    wide = wire(m, Cat(Const(0, below), small[:23], small_normal), f"{name}_wide")
     moved = wire(m, wide >> shift, f"{name}_moved")
     sticky = wire(m, (moved << shift) != wide, f"{name}_sticky")
-    x = wire(m, Cat(Const(0, 3), big[:23], big_normal), f"{name}_x")
+    x = wire(m, Cat(Const(0, below), big[:23], big_normal), f"{name}_x")
     y = wire(m, moved | sticky, f"{name}_y")
-    total = wire(m, Mux(subtract, x - y, x + y)[:28], f"{name}_total")
+    total = wire(m, Mux(subtract, x - y, x + y)[: 25 + below], f"{name}_total")
     return {
         "sum": total,
         "exp": Cat(big[23] | ~big_normal, big[24:31]),

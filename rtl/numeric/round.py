@@ -92,9 +92,9 @@ def placed_layout(width: int, below: int) -> data.StructLayout:
     return data.StructLayout({"kept": width + below, "base": 8} | ({"lost": 1} if below == 1 else {}))
 
 
-def place(m: Module, sig: Value, exp: Value, t: Target, below: int, name: str = "place") -> dict[str, Value]:
+def place(m: Module, sig: Value, exp: Value, t: Target, below: int, name: str = "place", lost: bool = False) -> dict[str, Value]:
     """Fields of :func:`placed_layout`: `kept` has the result's last place at bit `below`; `base` counts exponents above the subnormals'.
-    `below` is 1 or `RANDOM_BITS`; `exp` must not exceed `t.emin` by more than 255."""
+    `below` is 1 or `RANDOM_BITS`; `lost`: that field with `RANDOM_BITS` too; `exp` must not exceed `t.emin` by more than 255."""
     width = len(sig)
     under = wire(m, exp < t.emin, f"{name}_under")
     distance = Signal(signed(12), name=f"{name}_distance")
@@ -106,7 +106,7 @@ def place(m: Module, sig: Value, exp: Value, t: Target, below: int, name: str = 
     wide = wire(m, Cat(Const(0, below), sig), f"{name}_wide")
     kept = wire(m, wide >> shift, f"{name}_kept")
     fields: dict[str, Value] = {"kept": kept, "base": Mux(under | ~sig[-1], 0, distance[:8])}
-    if below == 1:
+    if below == 1 or lost:
         fields["lost"] = (kept << shift)[: width + below] != wide
     return fields
 

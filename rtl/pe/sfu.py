@@ -1,14 +1,14 @@
 """Special function unit: `lanes` elements a cycle through elementwise functions, arithmetic and row operations, any operation in any cycle.
 
 Contract
-    * A beat is `lanes` elements of operand a (and b), an operation (:class:`spec.sfu.SfuOp`), and formats of a, of b and of the result
-      (:class:`spec.sfu.SfuFormat`; 16-bit elements in the low half of their 32 bits, the high half of a result then 0). Elements whose bit of `keep`
-      is 0 do not count; their results are 0.
+    * A beat is `lanes` elements of operand a (and b), an operation (:class:`spec.sfu.SfuOp`), and formats of a, of b (`spec.sfu.NATIVE`) and of the
+      result (any :class:`spec.convert.ConvertFormat` but FLOAT8_E8M0FNU; codes in the low bits of 32, the bits above them in a result 0). Elements
+      whose bit of `keep` is 0 do not count; their results are 0.
     * Elementwise operations give a beat of results for every beat. b is the beat's own or, with `scalar`, binary32 `low` for every lane. CLAMP is
       min(max(a, b), `high`), `high` binary32. `first` is without effect; `last` passes through.
     * Row operations reduce a over the beats from `first` to `last` and give one beat for the row: the result in lane 0, the only bit of its `keep`.
-    * Operands widen exactly to binary32; the result is rounded once to its format, to nearest, ties to even. Functions: docs/numbers.md and
-      :mod:`spec.sfu`; bfloat16 and float16 results of operands of their own format are correctly rounded. Sum, difference, product and row sums are
+    * Operands widen exactly to binary32; the result is rounded once to its format, to nearest, ties to even, or with `stochastic` by the random
+      bits of (`seed`, `index` + lane; a row's: `index` of its last beat); overflow follows `sat`. Functions: docs/numbers.md and :mod:`spec.sfu`; bfloat16 and float16 results of operands of their own format are correctly rounded. Sum, difference, product and row sums are
       exact before that rounding. NaN results are canonical.
     * Results come in the order of beats and depend on the operands alone.
 
@@ -33,6 +33,7 @@ from amaranth.lib.wiring import In, Out
 
 from rtl.common.block import Block, shared
 from rtl.numeric.pipeline import wire
+from rtl.numeric.round import key_of
 from rtl.pe.sfu_lane import LANE_CONFIG, STAGES, SfuLane
 from rtl.pe.sfu_rows import SfuRows
 from rtl.pe.sfu_tables import SfuTables
@@ -40,11 +41,13 @@ from spec.params import PeParams
 from spec.sfu import CONTROL, SfuOp
 
 ACCUMULATE = 4  # stage after which beats that do not end a row are gone
+ROUND = STAGES - 2  # stage in which random bits are drawn
 
 
 def beat_layout(lanes: int) -> data.StructLayout:
     return data.StructLayout({
-        "a": data.ArrayLayout(32, lanes), "b": data.ArrayLayout(32, lanes), "low": 32, "high": 32, "keep": lanes, **dict(CONTROL),
+        "a": data.ArrayLayout(32, lanes), "b": data.ArrayLayout(32, lanes), "low": 32, "high": 32, "seed": 32, "index": 32, "keep": lanes,
+        **dict(CONTROL),
     })
 
 
@@ -74,7 +77,11 @@ class Sfu(Block):
         last = [Signal(name=f"last{k}", reset_less=True) for k in range(STAGES + 1)]
         first = [Signal(name=f"first{k}", reset_less=True) for k in range(ACCUMULATE + 1)]
         high = [Signal(32, name=f"high{k}", reset_less=True) for k in range(3)]
-        m.d.comb += [config[0][name].eq(beat[name]) for name in ("op", "format_a", "format_b", "format_out", "scalar")]
+        m.d.comb += [config[0][name].eq(beat[name]) for name in ("op", "format_a", "format_b", "scalar")]
+        m.d.comb += [config[0].how[name].eq(beat[source]) for name, source in (("format", "format_out"), ("sat", "sat"), ("stochastic", "stochastic"))]
+        key = [Signal(32, name=f"key{k}", reset_less=True) for k in range(ROUND)]  # of stages 1 to 12
+        index = [Signal(32, name=f"index{k}", reset_less=True) for k in range(ROUND)]
+        seed_key = key_of(m, beat.seed)
         m.d.comb += [keep[0].eq(beat.keep), last[0].eq(beat.last), first[0].eq(beat.first), high[0].eq(beat.high)]
         rows = [wire(m, config[k].op >= SfuOp.ROW_SUM, f"rows{k}") for k in range(STAGES + 1)]
         enable = []
@@ -89,6 +96,10 @@ class Sfu(Block):
                 m.d.sync += [config[k + 1].eq(config[k]), keep[k + 1].eq(keep[k]), last[k + 1].eq(last[k])]
                 if k < ACCUMULATE:
                     m.d.sync += first[k + 1].eq(first[k])
+            if k < ROUND:
+                draws = wire(m, enable[k] & config[k].how.stochastic, f"draws{k}")
+                with m.If(draws):
+                    m.d.sync += [key[k].eq(key[k - 1] if k else seed_key), index[k].eq(index[k - 1] if k else beat.index)]
             clamps = wire(m, enable[k] & (config[k].op == SfuOp.CLAMP), f"clamps{k}")
             if k < 2:
                 with m.If(clamps):
@@ -98,7 +109,8 @@ class Sfu(Block):
         m.submodules.rows = unit = SfuRows(lanes)
         m.d.comb += [
             unit.enable.eq(Cat(*(e & r for e, r in zip(enable, rows, strict=False)))), unit.first.eq(first[ACCUMULATE]), unit.keep.eq(keep[1]),
-            unit.format_out.eq(config[STAGES - 1].format_out), *(unit.op[k].eq(config[k].op) for k in range(STAGES)),
+            unit.how[0].eq(config[ROUND].how), unit.how[1].eq(config[ROUND + 1].how), unit.key.eq(key[-1]), unit.index.eq(index[-1]),
+            *(unit.op[k].eq(config[k].op) for k in range(STAGES)),
         ]
         m.submodules.tables = tables = SfuTables(lanes)
         out = self.results.payload
@@ -109,7 +121,8 @@ class Sfu(Block):
             m.submodules[f"lane{i}"] = shared(lane)
             kept = wire(m, Cat(*(keep[k][i] for k in range(STAGES))), f"kept{i}")
             m.d.comb += [
-                lane.enable.eq(elementwise & kept), lane.low.eq(beat.low), lane.high.eq(high[2]), lane.a.eq(beat.a[i]), lane.b.eq(beat.b[i]),
+                lane.enable.eq(elementwise & kept), lane.low.eq(beat.low), lane.high.eq(high[2]), lane.key.eq(key[-1]),
+                lane.index.eq(index[-1] + i), lane.a.eq(beat.a[i]), lane.b.eq(beat.b[i]),
                 *(lane.config[k].eq(config[k]) for k in range(STAGES)),
                 unit.x[i].eq(lane.wide), tables.octave[i].eq(lane.octave), tables.rows[i].eq(lane.rows), tables.reads[i].eq(lane.reads),
                 lane.place.eq(tables.place[i]), lane.coefficients.eq(tables.coefficients[i]),

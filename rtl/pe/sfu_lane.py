@@ -13,10 +13,11 @@ Pipeline (registers at the end of each stage; a stage loads only when `enable` o
 | 9 | sigmoid, SiLU, GELU: U or 1 - U |
 | 10 | times significand; log: n * ln 2 |
 | 11 | log: add; choose the internal result |
-| 12 | normalise |
+| 12 | normalise; random bits |
 | 13 | round once to the result's format, into `d` |
 
-Latency 14 cycles, interval 1. `config[k]` and `enable[k]` belong to stage k; `low` (the scalar b) to stage 0, `high` to stage 2. `wide` is a as
+Latency 14 cycles, interval 1. `config[k]` and `enable[k]` belong to stage k; `low` (the scalar b) to stage 0, `high` to stage 2, `key` and
+`index` to stage 12. `wide` is a as
 binary32 after stage 0, for the row operations.
 
 Assumptions (guarded by the front end in :mod:`rtl.pe.sfu`):
@@ -31,12 +32,13 @@ from amaranth.lib.wiring import In, Out
 
 from rtl.common.block import Block
 from rtl.numeric.convert import widen_bfloat16, widen_float16
-from rtl.numeric.fp32_add import align_add
+from rtl.numeric.fp32_add import BELOW, align_add
 from rtl.numeric.minmax import minmax
 from rtl.numeric.pipeline import wire
 from rtl.pe.sfu_operand import HALF, INFINITE, NAN, NUMBER, ONE, OPERAND, ZERO, among, apart, signed_wire, special
-from rtl.pe.sfu_round import INNER, NORMAL, normalise, round_pack
+from rtl.pe.sfu_round import HOW, INNER, NORMAL, drawn, normalise, round_pack
 from rtl.pe.sfu_tables import COEFFICIENTS, MOST_BITS, OCTAVE, ROW, SEGMENTS
+from spec.convert import ConvertFormat
 from spec.sfu import (
     COEFFICIENT_BITS,
     EXPONENT_BITS,
@@ -48,25 +50,25 @@ from spec.sfu import (
     PLACE,
     POWER_FRACTION,
     REGIONS,
-    SfuFormat,
     SfuOp,
 )
 
 STAGES = 14
-LANE_CONFIG = data.StructLayout({"op": 5, "format_a": 2, "format_b": 2, "format_out": 2, "scalar": 1})
+REST = 36  # bits of a sum beyond those of an operand's significand: what rounding, stochastic too, may look at
+LANE_CONFIG = data.StructLayout({"op": 5, "format_a": 4, "format_b": 4, "how": HOW, "scalar": 1})
 
 
 class SfuLane(Block):
     """See the module's contract.
 
-    Members: `enable` In STAGES; `config` In STAGES x LANE_CONFIG; `a`, `b`, `low`, `high` In 32; `wide`, `d` Out 32; and a set of ports of the tables
+    Members: `enable` In STAGES; `config` In STAGES x LANE_CONFIG; `a`, `b`, `low`, `high`, `key`, `index` In 32; `wide`, `d` Out 32; and a set of ports of the tables
     (:mod:`rtl.pe.sfu_tables`): `octave`, `rows`, `reads` Out, `place`, `coefficients` In.
     """
 
     def __init__(self):
         super().__init__({
             "enable": In(STAGES), "config": In(data.ArrayLayout(LANE_CONFIG, STAGES)),
-            "a": In(32), "b": In(32), "low": In(32), "high": In(32), "wide": Out(32), "d": Out(32),
+            "a": In(32), "b": In(32), "low": In(32), "high": In(32), "key": In(32), "index": In(32), "wide": Out(32), "d": Out(32),
             "octave": Out(OCTAVE), "rows": Out(data.ArrayLayout(ROW, 4)), "reads": Out(5), "place": In(SEGMENTS), "coefficients": In(COEFFICIENTS),
         })
 
@@ -90,7 +92,7 @@ class SfuLane(Block):
         def widen(x: Value, fmt: Value, name: str) -> Signal:
             brain = widen_bfloat16(m, x, canonical=False, name=f"{name}_bf")
             half = widen_float16(m, x, canonical=False, name=f"{name}_h")
-            return wire(m, Mux(fmt == SfuFormat.FLOAT16, half, Mux(fmt == SfuFormat.BFLOAT16, brain, x))[:32], name)
+            return wire(m, Mux(fmt == ConvertFormat.FLOAT16, half, Mux(fmt == ConvertFormat.BFLOAT16, brain, x))[:32], name)
 
         wide_a, wide_b = widen(self.a, c[0].format_a, "wide_a"), widen(self.b, c[0].format_b, "wide_b")
         with m.If(on[0]):
@@ -110,14 +112,14 @@ class SfuLane(Block):
         # sum, difference, product
         addend = wire(m, Cat(b[:31], b[31] ^ (op == SfuOp.SUB)), "addend")
         swap = wire(m, a[:31] < b[:31], "swap")
-        total = align_add(m, a, addend, swap)
+        total = align_add(m, a, addend, swap, below=BELOW + REST)
         no_product = wire(m, nan_a | nan_b | (inf_a & zero_b) | (inf_b & zero_a), "no_product")
         product_kind = Mux(no_product, NAN, Mux(inf_a | inf_b, INFINITE, Mux(zero_a | zero_b, ZERO, NUMBER)))
         is_mul = wire(m, op == SfuOp.MUL, "is_mul")
 
         #: stages 1 to 10 keep operands; this is what stage 1 makes
         self.operand = [Signal(OPERAND, name=f"operand{k}", reset_less=True) for k in range(STAGES - 3)]
-        self.y = [Signal(24, name=f"y{k}", reset_less=True) for k in range(STAGES - 4)]
+        self.y = [Signal(REST, name=f"y{k}", reset_less=True) for k in range(STAGES - 3)]  # other significand; rest of the sum
         self.picked = Signal(32, reset_less=True)
         self.source_negative = Signal(reset_less=True)  # sign of a, for the functions that have two sides
         is_sum = wire(m, among(op, SfuOp.ADD, SfuOp.SUB), "is_sum")
@@ -130,9 +132,9 @@ class SfuLane(Block):
         made = self.operand[1]
         with m.If(on[1]):
             m.d.sync += [
-                made.mag.eq(Mux(is_sum, total["sum"], sig_a)), made.exp.eq(Mux(is_sum, sum_exp, Mux(is_mul, product_exp, exp_a))),
+                made.mag.eq(Mux(is_sum, total["sum"][REST:], sig_a)), made.exp.eq(Mux(is_sum, sum_exp, Mux(is_mul, product_exp, exp_a))),
                 made.negative.eq(Mux(is_sum, total["sign"], Mux(is_mul, a[31] ^ b[31], sign))),
-                made.kind.eq(Mux(is_sum, sum_kind, Mux(is_mul, product_kind, kind))), self.y[1].eq(sig_b),
+                made.kind.eq(Mux(is_sum, sum_kind, Mux(is_mul, product_kind, kind))), self.y[1].eq(Mux(is_sum, total["sum"][:REST], sig_b)),
                 self.picked.eq(Mux(op == SfuOp.RELU, relu, Mux(op == SfuOp.COPY, a, chosen))), self.source_negative.eq(a[31]),
             ]
 
@@ -155,8 +157,8 @@ class SfuLane(Block):
         for k in range(3, STAGES - 3):
             with m.If(on[k]):
                 m.d.sync += self.operand[k].eq(self.operand[k - 1])
-        for k in range(2, STAGES - 4):
-            carries = wire(m, on[k] & (self.config[k].op == SfuOp.MUL), f"carries{k}")
+        for k in range(2, STAGES - 3):
+            carries = wire(m, on[k] & among(self.config[k].op, SfuOp.ADD, SfuOp.SUB, SfuOp.MUL), f"carries{k}")
             with m.If(carries):
                 m.d.sync += self.y[k].eq(self.y[k - 1])
         self.negative = [Signal(name=f"source_negative{k}", reset_less=True) for k in range(STAGES)]
@@ -303,7 +305,7 @@ class SfuLane(Block):
         d = wire(m, Mux(high, -frac, frac << 1)[:24], "d_magnitude")  # 2^23 - frac in 23 bits, frac is not 0
         is_log10 = wire(m, op == SfuOp.LOG, "is_log10")
         left = wire(m, Mux(is_log10, Mux(high, d[:23], d), Mux(by_sig | (op == SfuOp.MUL), x.mag[:24], 1 << 23))[:24], "left")
-        right = wire(m, Mux(op == SfuOp.MUL, self.y[9], weight)[:FRACTION + 2], "right")
+        right = wire(m, Mux(op == SfuOp.MUL, self.y[9][:24], weight)[:FRACTION + 2], "right")
         product = Signal(64, name="product10", reset_less=True)
         with m.If(multiplies):
             m.d.sync += product.eq(left * right)
@@ -326,12 +328,14 @@ class SfuLane(Block):
         odd = wire(m, x.kind != NUMBER, "odd")
         is_log11, is_mul11 = wire(m, op == SfuOp.LOG, "is_log11"), wire(m, op == SfuOp.MUL, "is_mul11")
         is_function = wire(m, op <= SfuOp.SILU, "is_function")
+        is_sum11 = wire(m, among(op, SfuOp.ADD, SfuOp.SUB), "is_sum11")
         point = Mux((x.kind == ONE) | (x.kind == HALF), 1 << 63, 0)
         log_mag, log_exp = Mux(none, product, size), Mux(none, -(FRACTION + 24), -LN2_FRACTION)
-        other_exp = Mux(is_mul11, x.exp - 46, Mux(is_function, power11 - FRACTION - 23, x.exp - 23))
+        other_exp = Mux(is_mul11, x.exp - 46, Mux(is_function, power11 - FRACTION - 23, Mux(is_sum11, x.exp - 23 - REST, x.exp - 23)))
+        other_mag = Mux(is_sum11, Cat(self.y[10], x.mag), x.mag)
         log_negative = Mux(none, high11 & product.any(), total < 0)
         m.d.comb += [
-            choice.mag.eq(Mux(odd, point, Mux(is_log11, log_mag, Mux(is_mul11 | is_function, product, x.mag)))),
+            choice.mag.eq(Mux(odd, point, Mux(is_log11, log_mag, Mux(is_mul11 | is_function, product, other_mag)))),
             choice.exp.eq(Mux(odd, Mux(x.kind == HALF, -64, -63), Mux(is_log11, log_exp, other_exp))),
             choice.negative.eq(Mux(is_log11 & ~odd, log_negative, x.negative)),
             choice.sticky.eq(~odd & Mux(is_log11, product.any() | ~none, is_function & ~certain11)),
@@ -345,8 +349,9 @@ class SfuLane(Block):
         fields = normalise(m, inner)
         with m.If(on[12]):
             m.d.sync += [normal[key].eq(value) for key, value in fields.items()]
+        random = drawn(m, on[12], self.config[12].how, self.key, self.index)
         d = Signal(32, name="result", reset_less=True)
-        rounded = round_pack(m, normal, self.config[13].format_out)
+        rounded = round_pack(m, normal, self.config[13].how, random)
         with m.If(on[13]):
             m.d.sync += d.eq(rounded)
         m.d.comb += self.d.eq(d)

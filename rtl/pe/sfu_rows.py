@@ -32,7 +32,7 @@ from amaranth.lib.wiring import In, Out
 
 from rtl.common.block import Block, shared
 from rtl.numeric.pipeline import wire
-from rtl.pe.sfu_round import INNER, NORMAL, normalise, round_pack
+from rtl.pe.sfu_round import HOW, INNER, NORMAL, drawn, normalise, round_pack
 from spec.sfu import DIGITS, ROW_ELEMENTS, SfuOp
 
 DIGIT = 32
@@ -80,14 +80,15 @@ class SfuRows(Block):
     """See the module's contract.
 
     Args: `lanes`. Members: `enable` In 14: of row operations, by stage (from 5 on: of last beats); `op` In 14 x 5; `first` In, of stage 4; `keep` In
-    lanes, of stage 1; `x` In lanes x 32, binary32 after stage 0; `format_out` In 2, of stage 13; `d` Out 32.
+    lanes, of stage 1; `x` In lanes x 32, binary32 after stage 0; `how` In 2 x HOW, of stages 12 and 13; `key`, `index` In 32, of stage 12;
+    `d` Out 32.
     """
 
     def __init__(self, lanes: int):
         self.lanes = lanes
         super().__init__({
             "enable": In(14), "op": In(data.ArrayLayout(5, 14)), "first": In(1), "keep": In(lanes), "x": In(data.ArrayLayout(32, lanes)),
-            "format_out": In(2), "d": Out(32),
+            "how": In(data.ArrayLayout(HOW, 2)), "key": In(32), "index": In(32), "d": Out(32),
         })
 
     def elaborate(self, platform):
@@ -161,9 +162,10 @@ class SfuRows(Block):
         with m.If(on[11]):
             m.d.sync += inner11.eq(inner)
         fields = normalise(m, inner11)
+        random = drawn(m, on[12], self.how[0], self.key, self.index)
         with m.If(on[12]):
             m.d.sync += [result[name].eq(value) for name, value in fields.items()]
-        m.d.comb += self.d.eq(self._held(m, on[13], round_pack(m, result, self.format_out), 32, "result"))
+        m.d.comb += self.d.eq(self._held(m, on[13], round_pack(m, result, self.how[1], random), 32, "result"))
         return m
 
     def _held(self, m: Module, enable: Signal, value: Value, shape, name: str) -> Signal:

@@ -1,17 +1,20 @@
 """Beats of the special function unit: packing, unpacking, and what the golden model makes of them."""
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from golden.pe import sfu, sfu_rows
-from spec.sfu import BINARY, CONTROL, ROW, UNARY, SfuFormat, SfuOp
+from spec.convert import ConvertFormat
+from spec.sfu import BINARY, CONTROL, NATIVE, ROW, UNARY, SfuOp
 from tb.lib.bench import Bench
 from tb.numeric import vectors
 
-NAMES = {f: f.name.lower() for f in SfuFormat}
-MASK = {SfuFormat.FLOAT32: 0xFFFFFFFF, SfuFormat.BFLOAT16: 0xFFFF, SfuFormat.FLOAT16: 0xFFFF}
+NAMES = {f: f.name.lower() for f in ConvertFormat}
+MASK = {f: f.format.mask for f in NATIVE}
+RESULTS = tuple(f for f in ConvertFormat if f is not ConvertFormat.FLOAT8_E8M0FNU)
+SEEDS = (0, 0x12345678, 0xFFFFFFFF)
 
 
 @dataclass
@@ -30,6 +33,10 @@ class Beats:
     scalar: np.ndarray
     first: np.ndarray
     last: np.ndarray
+    sat: np.ndarray
+    stochastic: np.ndarray
+    seed: np.ndarray
+    index: np.ndarray
 
     def __len__(self) -> int:
         return len(self.op)
@@ -45,8 +52,9 @@ class Beats:
         for name, bits in CONTROL:
             control |= getattr(self, name).astype(np.uint64) << np.uint64(at)
             at += bits
-        nbytes = -(-(64 * lanes + 64 + at) // 8)
-        return vectors.rows(self.a, self.b, self.low, self.high, control, nbytes=nbytes)
+        nbytes = -(-(64 * lanes + 128 + at) // 8)
+        columns = (x.astype(np.uint32) for x in (self.a, self.b, self.low, self.high, self.seed, self.index))
+        return vectors.rows(*columns, control, nbytes=nbytes)
 
     @property
     def shown(self) -> np.ndarray:
@@ -57,11 +65,12 @@ class Beats:
         """(data, keep, last) of the results."""
         n, lanes = self.keep.shape
         out = np.zeros((n, lanes), np.uint32)
-        key = ((self.op * 4 + self.format_a) * 4 + self.format_b) * 4 + self.format_out
-        for k in np.unique(key[self.op < SfuOp.ROW_SUM]):
-            at = np.flatnonzero(key == k)
-            op, fa, fb, fo = SfuOp(int(k) >> 6), *(SfuFormat(int(k) >> s & 3) for s in (4, 2, 0))
-            out[at] = self._elementwise(at, op, fa, fb, fo)
+        key = np.stack([self.op, self.format_a, self.format_b, self.format_out, self.sat, self.stochastic, self.seed * self.stochastic], axis=1)
+        kinds, which = np.unique(key, axis=0, return_inverse=True)
+        for k, (op, fa, fb, fo, *_) in enumerate(kinds):
+            at = np.flatnonzero(which.reshape(-1) == k)
+            if op < SfuOp.ROW_SUM:
+                out[at] = self._elementwise(at, SfuOp(int(op)), *(ConvertFormat(int(f)) for f in (fa, fb, fo)))
         keep = self.keep.copy()
         start = None
         for i in np.flatnonzero(self.op >= SfuOp.ROW_SUM):
@@ -69,26 +78,34 @@ class Beats:
                 start = []
             start.append(self.a[i][self.keep[i]])
             if self.last[i]:
-                fa = SfuFormat(int(self.format_a[i]))
-                x, out_name = np.concatenate(start) & MASK[fa], NAMES[SfuFormat(int(self.format_out[i]))]
+                fa = ConvertFormat(int(self.format_a[i]))
+                x, out_name = np.concatenate(start) & MASK[fa], NAMES[ConvertFormat(int(self.format_out[i]))]
                 out[i] = 0
-                out[i, 0] = sfu_rows.row(SfuOp(int(self.op[i])), x, NAMES[fa], out_name)
+                out[i, 0] = sfu_rows.row(SfuOp(int(self.op[i])), x, NAMES[fa], out_name, self._how(i, 0))
                 keep[i] = np.arange(lanes) == 0
         out = np.where(keep, out, 0)
         return out[self.shown], keep[self.shown], self.last[self.shown]
 
-    def _elementwise(self, at: np.ndarray, op: SfuOp, fa: SfuFormat, fb: SfuFormat, fo: SfuFormat) -> np.ndarray:
+    def _how(self, i: int, index: object) -> sfu.Rounding:
+        mode = "sat" if self.sat[i] else "ovf"
+        return sfu.Rounding(mode, int(self.seed[i]), self.index[i] + index) if self.stochastic[i] else sfu.Rounding(mode)
+
+    def _elementwise(self, at: np.ndarray, op: SfuOp, fa: ConvertFormat, fb: ConvertFormat, fo: ConvertFormat) -> np.ndarray:
         a = self.a[at] & MASK[fa]
+        mode = "sat" if self.sat[at[0]] else "ovf"
+        index = self.index[at].astype(np.int64)[:, None] + np.arange(a.shape[1])
+        how = sfu.Rounding(mode, int(self.seed[at[0]]), index) if self.stochastic[at[0]] else sfu.Rounding(mode)
         if op in UNARY:
-            return sfu.unary(op, a, NAMES[fa], NAMES[fo])
+            return sfu.unary(op, a, NAMES[fa], NAMES[fo], how)
         result = np.zeros(a.shape, np.uint32)
         for scalar in (0, 1):
             sel = self.scalar[at] == scalar
+            part = how if how.seed is None else replace(how, index=index[sel])
             b, fb_name = (self.low[at][sel][:, None], "float32") if scalar else (self.b[at][sel] & MASK[fb], NAMES[fb])
             if op == SfuOp.CLAMP:
-                result[sel] = sfu.clamp(a[sel], b, self.high[at][sel][:, None], NAMES[fa], fb_name, NAMES[fo])
+                result[sel] = sfu.clamp(a[sel], b, self.high[at][sel][:, None], NAMES[fa], fb_name, NAMES[fo], part)
             else:
-                result[sel] = sfu.binary(op, a[sel], b, NAMES[fa], fb_name, NAMES[fo])
+                result[sel] = sfu.binary(op, a[sel], b, NAMES[fa], fb_name, NAMES[fo], part)
         return result
 
 
@@ -97,10 +114,10 @@ def lanes_of(b: Bench) -> int:
 
 
 def elementwise(
-    lanes: int, op: SfuOp, a: np.ndarray, b: np.ndarray | None = None, *, fa=SfuFormat.FLOAT32, fb=SfuFormat.FLOAT32, fo=None, low: int | None = None,
-    high: int = 0,
+    lanes: int, op: SfuOp, a: np.ndarray, b: np.ndarray | None = None, *, fa=ConvertFormat.FLOAT32, fb=ConvertFormat.FLOAT32, fo=None,
+    low: int | None = None, high: int = 0, sat: int = 0, seed: int | None = None,
 ) -> Beats:
-    """One operation on all of `a`; the last beat is filled up with elements that are not kept."""
+    """One operation on all of `a`; the last beat is filled up with elements that are not kept. `index` counts elements from 0."""
     n = -(-len(a) // lanes)
 
     def fill(x) -> np.ndarray:
@@ -112,11 +129,12 @@ def elementwise(
     return Beats(
         a=fill(a.astype(np.uint32)), b=fill(np.zeros(len(a), np.uint32) if b is None else b.astype(np.uint32)), low=all_(low or 0), high=all_(high),
         keep=fill(np.ones(len(a), bool)), op=all_(op), format_a=all_(fa), format_b=all_(fb), format_out=all_(fa if fo is None else fo),
-        scalar=all_(low is not None), first=all_(1), last=all_(1),
+        scalar=all_(low is not None), first=all_(1), last=all_(1), sat=all_(sat), stochastic=all_(seed is not None), seed=all_(seed or 0),
+        index=np.arange(n, dtype=np.uint32) * np.uint32(lanes),
     )
 
 
-def row(lanes: int, op: SfuOp, a: np.ndarray, *, fa=SfuFormat.FLOAT32, fo=None) -> Beats:
+def row(lanes: int, op: SfuOp, a: np.ndarray, *, fa=ConvertFormat.FLOAT32, fo=None) -> Beats:
     """One row operation over `a`."""
     beats = elementwise(lanes, op, a, fa=fa, fo=fo)
     beats.first, beats.last = ((np.arange(len(beats)) == k).astype(np.uint32) for k in (0, len(beats) - 1))
@@ -132,7 +150,8 @@ def random_beats(rng: np.random.Generator, lanes: int, n: int) -> Beats:
     op = rng.integers(0, SfuOp.ROW_SUM, n)
     op = op[np.maximum.accumulate(np.where(rng.integers(0, 2, n) > 0, np.arange(n), 0))]
     first, last = rng.integers(0, 2, n), rng.integers(0, 2, n)
-    formats = rng.integers(0, 3, (3, n))
+    codes = np.array(NATIVE)
+    formats = np.stack([rng.choice(codes, n), rng.choice(codes, n), rng.choice([*codes, *RESULTS], n)])
     keep = rng.integers(0, 4, (n, lanes)) > 0
     at = 0
     while at < n:
@@ -148,6 +167,7 @@ def random_beats(rng: np.random.Generator, lanes: int, n: int) -> Beats:
     return Beats(
         a=operands(rng, n * lanes).reshape(n, lanes), b=operands(rng, n * lanes).reshape(n, lanes), low=operands(rng, n), high=operands(rng, n),
         keep=keep, op=op, format_a=formats[0], format_b=formats[1], format_out=formats[2], scalar=rng.integers(0, 2, n), first=first, last=last,
+        sat=rng.integers(0, 2, n), stochastic=rng.integers(0, 4, n) == 0, seed=rng.choice(np.array(SEEDS), n), index=rng.integers(0, 1 << 32, n),
     )
 
 
@@ -184,7 +204,7 @@ async def check(b: Bench, beats: Beats, *, deadline: int = 0) -> int:
         lines = [f"{int(wrong.sum())} of {len(rows)} beats differ"]
         for i in np.flatnonzero(wrong)[:5]:
             lane = int(np.flatnonzero(data[i] != want[i])[0]) if (data[i] != want[i]).any() else 0
-            formats = " ".join(NAMES[SfuFormat(int(f[i]))] for f in (source.format_a, source.format_b, source.format_out))
+            formats = " ".join(NAMES[ConvertFormat(int(f[i]))] for f in (source.format_a, source.format_b, source.format_out))
             lines.append(
                 f"  beat {i} lane {lane} {SfuOp(int(source.op[i])).name} {formats}: a {source.a[i, lane]:#010x} b {source.b[i, lane]:#010x} "
                 f"low {source.low[i]:#010x} high {source.high[i]:#010x} -> {data[i, lane]:#010x}, expected {want[i, lane]:#010x}; "
@@ -193,4 +213,4 @@ async def check(b: Bench, beats: Beats, *, deadline: int = 0) -> int:
     return cycles
 
 
-__all__ = ["BINARY", "MASK", "NAMES", "ROW", "UNARY", "Beats", "check", "elementwise", "join", "lanes_of", "operands", "random_beats", "row"]
+__all__ = ["BINARY", "MASK", "NAMES", "RESULTS", "ROW", "UNARY", "Beats", "check", "elementwise", "join", "lanes_of", "operands", "random_beats", "row"]

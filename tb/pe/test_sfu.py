@@ -6,15 +6,16 @@ import numpy as np
 
 from golden.numeric import convert
 from golden.pe import sfu, sfu_rows
+from spec.convert import ConvertFormat
 from spec.formats import format_of
-from spec.sfu import BINARY, ROW, UNARY, SfuFormat, SfuOp
+from spec.sfu import BINARY, NATIVE, ROW, UNARY, SfuOp
 from tb.lib.bench import Bench
 from tb.numeric import vectors
-from tb.pe.sfu_beats import NAMES, check, elementwise, join, lanes_of, operands, random_beats, row
+from tb.pe.sfu_beats import NAMES, RESULTS, check, elementwise, join, lanes_of, operands, random_beats, row
 
 CODES = np.arange(1 << 16, dtype=np.uint32)
 LATENCY = 14
-F32, BF16, F16 = SfuFormat.FLOAT32, SfuFormat.BFLOAT16, SfuFormat.FLOAT16
+F32, BF16, F16 = NATIVE
 MAX, INF, MINUS = 0x7F7FFFFF, 0x7F800000, 0x80000000
 SPECIAL = np.array([0, MINUS, INF, INF | MINUS, 0x7FC00000, 0xFF800001, 0x3F800000, 0xBF800000, 1, MAX, MAX | MINUS], np.uint32)
 
@@ -24,7 +25,7 @@ def count(b: Bench, n: int) -> int:
     return n if b.sim == "verilator" else max(1, n // 40)
 
 
-async def every_code(b: Bench, fmt: SfuFormat) -> None:
+async def every_code(b: Bench, fmt: ConvertFormat) -> None:
     """All codes (on the four-state simulator every 257th), with bits above them that must not matter."""
     noise = b.rng.integers(0, 1 << 16, 1 << 16, dtype=np.uint32) << np.uint32(16)
     codes = (CODES | noise)[::1 if b.sim == "verilator" else 257]
@@ -46,7 +47,7 @@ async def test_float16_all(dut):
 async def test_float32(dut):
     b = await Bench.start(dut)
     for op in UNARY:
-        for fo in SfuFormat:
+        for fo in NATIVE:
             x = operands(b.rng, count(b, 32_000 if fo == F32 else 8_000))
             await check(b, elementwise(lanes_of(b), op, x, fo=fo))
             mag, f = x & 0x7FFFFFFF, format_of(NAMES[fo])
@@ -67,11 +68,11 @@ async def test_special_operands(dut):
     corners = np.concatenate([vectors.CORNERS, limits, limits - 1, limits + 1]).astype(np.uint32)
     corners = np.concatenate([corners, corners | np.uint32(MINUS)])
     parts = []
-    for fmt in SfuFormat:
+    for fmt in NATIVE:
         x = np.unique(convert.narrow(corners, NAMES[fmt])).astype(np.uint32)
         f = format_of(NAMES[fmt])
         x = np.concatenate([x, np.array([f.inf_code + 1, f.inf_code + 1 | f.sign_mask, f.mask, f.magnitude_mask], np.uint32)])
-        parts += [elementwise(lanes_of(b), op, x, fa=fmt, fo=fo) for op in UNARY for fo in SfuFormat]
+        parts += [elementwise(lanes_of(b), op, x, fa=fmt, fo=fo) for op in UNARY for fo in NATIVE]
     await check(b, join(parts if b.sim == "verilator" else parts[::7]))  # 7: every function
 
 
@@ -81,9 +82,9 @@ async def test_arithmetic(dut):
     lanes = lanes_of(b)
     parts = []
     for op in (*BINARY, SfuOp.CLAMP):
-        for fa in SfuFormat:
-            for fb in SfuFormat:
-                for fo in SfuFormat:
+        for fa in NATIVE:
+            for fb in NATIVE:
+                for fo in NATIVE:
                     n = count(b, 1200 if fa == fb == F32 else 240)
                     x, y = vectors.pairs(b.rng, n)
                     high = int(operands(b.rng, 1)[0])
@@ -98,6 +99,32 @@ async def test_arithmetic(dut):
 
 
 @cocotb.test()
+async def test_every_result_format(dut):
+    """Functions, arithmetic and rows into every format, next to its ties and limits: both overflow modes, to nearest and stochastically."""
+    b = await Bench.start(dut)
+    lanes, parts = lanes_of(b), []
+    for fo in RESULTS:
+        f = fo.format
+        codes = b.rng.integers(0, f.magnitude_mask + 1, count(b, 400)).astype(f"u{f.container_bits // 8}")
+        near = sfu.widen(codes, NAMES[fo]).view(np.float32).astype(np.float64) + b.rng.choice([0, 0.5, 0.25, 1], len(codes)) * 2.0 ** b.rng.integers(-20, 3, len(codes))
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = (near * b.rng.choice([-1, 1], len(codes))).astype(np.float32).view(np.uint32)
+        x = np.concatenate([x, SPECIAL, operands(b.rng, count(b, 400))])
+        y = b.rng.permutation(x)
+        for sat in (0, 1):
+            for seed in (None, 0x87654321):
+                how = dict(fo=fo, sat=sat, seed=seed)
+                parts += [elementwise(lanes, op, x, **how) for op in (SfuOp.COPY, SfuOp.EXP, SfuOp.TANH, SfuOp.LOG, SfuOp.GELU)]
+                parts += [elementwise(lanes, op, x, y, **how) for op in (SfuOp.ADD, SfuOp.MUL, SfuOp.MIN)]
+        parts += [row(lanes, op, b.rng.choice(x, int(b.rng.integers(1, 3 * lanes))), fo=fo) for op in ROW for _ in range(count(b, 40))]
+    beats = join(parts)
+    await check(b, beats)
+    for name, hit in (("stochastic", beats.stochastic), ("sat", beats.sat)):
+        if hit.any():
+            b.cover(name)
+
+
+@cocotb.test()
 async def test_rows(dut):
     b = await Bench.start(dut)
     lanes = lanes_of(b)
@@ -105,10 +132,10 @@ async def test_rows(dut):
     parts = []
     for op in ROW:
         for n in lengths:
-            for fa in SfuFormat:
+            for fa in NATIVE:
                 finite = b.rng.normal(0, 10.0 ** b.rng.integers(-3, 4), n).astype(np.float32).view(np.uint32)
                 x = operands(b.rng, n) if n % 5 == 0 else convert.narrow(finite, NAMES[fa]).astype(np.uint32)
-                parts.append(row(lanes, op, x, fa=fa, fo=SfuFormat(int(b.rng.integers(3)))))
+                parts.append(row(lanes, op, x, fa=fa, fo=NATIVE[int(b.rng.integers(3))]))
             if n == 1:
                 b.cover("row-of-one")
             if n % lanes:
@@ -140,7 +167,7 @@ async def test_row_extremes(dut):
         x = vectors.floats(b.rng, int(b.rng.integers(1, 40)))
         x = x[(x & INF) != INF]
         rows.append(b.rng.permutation(np.concatenate([x, x[2:] ^ np.uint32(MINUS), floats(0.0)])).astype(np.uint32))
-    await check(b, join([row(lanes, op, x, fo=fo) for x in rows for op in ROW for fo in SfuFormat]))
+    await check(b, join([row(lanes, op, x, fo=fo) for x in rows for op in ROW for fo in NATIVE]))
 
 
 class Engine:
@@ -179,7 +206,7 @@ async def test_kernels(dut):
     b = await Bench.start(dut)
     e = Engine(b)
     n, eps = 77 if b.sim == "verilator" else 13, floats(1e-5)[None]
-    for fmt in SfuFormat:
+    for fmt in NATIVE:
         name = NAMES[fmt]
         x = convert.narrow(b.rng.normal(0, 3, (6, n)).astype(np.float32).view(np.uint32), name).astype(np.uint32)
         f = format_of(name)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from golden.numeric.convert import narrow
 from golden.pe import sfu_rows
 from spec.formats import format_of
-from spec.sfu import ROW, SfuFormat, SfuOp
+from spec.sfu import NATIVE, ROW, SfuOp
 from tests.golden import sfu_reference as ref
 from tests.golden.oracle import decode, encode, value
 from tests.golden.test_sfu import INF, MINUS, NAN, ONE, ops, patterns, random32
 
-NATIVE = tuple(f.name.lower() for f in SfuFormat)
-names = st.sampled_from(NATIVE)
+NAMES = tuple(f.name.lower() for f in NATIVE)
+names = st.sampled_from(NAMES)
 
 
 def wanted_sum(x: list[int], name: str, out: str) -> int:
@@ -102,7 +102,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_against_float64(kernel, name):
     golden, exact, bound = KERNELS[kernel]
@@ -115,7 +115,7 @@ def test_kernels_against_float64(kernel, name):
     assert (error <= bound[name] + more).all()
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize("name", NAMES)
 def test_kernels_of_odd_rows(name):
     f = format_of(name)
     nan, inf, minus = f.nan_code, f.inf_code, f.inf_code | f.sign_mask
