@@ -100,7 +100,6 @@ class UnitStatus(IntEnum):
     ALIGN = 2  # an operand's address is no multiple of what it must be
     LOCAL = 3  # a row of local memory was damaged beyond repair
     FORMAT = 4  # formats that do not fit each other, or that the unit does not have
-    ABSENT = 5  # the processing element has no such unit
 
 
 class OutFormat(IntEnum):

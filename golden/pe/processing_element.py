@@ -61,9 +61,7 @@ class ProcessingElement:
             job = dict(op=f["kind"], size=f["size"], tag=0, rows=f["rows"], columns=f["columns"], source=a, source_stride=f["stride_a"], destination=d,
                        destination_stride=f["stride_d"])
             return int(layout_unit.run(self.local, job)), 0
-        if unit is Unit.SFU:
-            return int(sfu_unit.run(self.local, op, SFU_ARGS.unpack(args), a, b, d)), 0
-        return int(UnitStatus.ABSENT), 0
+        return int(sfu_unit.run(self.local, op, SFU_ARGS.unpack(args), a, b, d)), 0
 
     def _move(self, f: dict[str, int], a: int, b: int, d: int) -> tuple[int, int]:
         out = f["to_memory"]

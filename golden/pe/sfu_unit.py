@@ -4,8 +4,9 @@ Rules (docs/blocks/sfu.md; spec.isa: SFU_ARGS)
     * Element c of row r of `a` stands at bit c * slot of ``a + r * stride_a``; `b` likewise (ELEMENTS), or row 0 for every row (ROW), or one element at
       ``b + r * stride_b`` for the whole row (COLUMN), or `low` (SCALAR). Results stand in `d` as elements of `a` do; those of row operations, one a
       row, at ``d + r * stride_d``. A 4-bit element without a neighbour in its byte has 0 above it.
-    * Operands widen exactly to binary32, int32 to nearest even; MX elements are multiplied by their scale (`golden.numeric.mx`). The operation's internal result
-      (`golden.pe.sfu`) is rounded once to the format of `d`. MX results are the MX encoding of the binary32 results.
+    * Operands widen exactly to binary32, int32 to nearest even; MX elements are multiplied by their scale (`golden.numeric.mx`). The operation's
+      internal result (`golden.pe.sfu`) is rounded once to the format of `d`. MX results are the MX encoding of the binary32 results
+      (to nearest even, beyond range infinite).
     * The place of a result in row-major order is its index for stochastic rounding.
     * Scale i of chunk c (64 bytes) of row r is byte i of ``scales + 8 * (c * rows + r)``; of results, bytes of blocks that a row does not have stay.
     * All operands are read before anything is written.
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from golden.numeric import mx
 from golden.pe import sfu, sfu_rows
 from golden.pe.matrix_unit import unpack
-from golden.pe.sfu import Rounding
+from golden.pe.sfu_round import Rounding, widen
 from spec.convert import ConvertFormat
 from spec.isa import UnitStatus
 from spec.mx import ELEMENTS, ScaleRule
@@ -97,7 +98,7 @@ def _elements(local: Bytes, base: int, stride: int, rows: int, columns: int, cod
 def _operand_a(local: Bytes, args: Args, a: int) -> NDArray[Any]:
     codes, name = _elements(local, a, args["stride_a"], args["rows"], args["columns"], args["format_a"]), _name(args["format_a"])
     if args["mx_a"] == Mx.NONE:
-        return sfu.widen(codes, name)
+        return widen(codes, name)
     return mx.decode(codes, local[_scale_places(local, a, args, "a")], name, Mx(args["mx_a"]).block)
 
 
@@ -106,13 +107,14 @@ def _operand_b(local: Bytes, args: Args, b: int) -> NDArray[Any]:
         return np.array(args["low"], np.uint32)
     rows = 1 if args["source_b"] == SfuB.ROW else args["rows"]
     columns = 1 if args["source_b"] == SfuB.COLUMN else args["columns"]
-    return sfu.widen(_elements(local, b, args["stride_b"], rows, columns, args["format_b"]), _name(args["format_b"]))
+    return widen(_elements(local, b, args["stride_b"], rows, columns, args["format_b"]), _name(args["format_b"]))
 
 
 def _results(op: SfuOp, local: Bytes, args: Args, a: int, b: int) -> NDArray[Any]:
     x = _operand_a(local, args, a)
-    out = F32 if args["mx_d"] != Mx.NONE else _name(args["format_d"])
-    how = Rounding("sat" if args["sat"] else "ovf", args["seed"] if args["stochastic"] else None)
+    out, how = F32, Rounding()
+    if args["mx_d"] == Mx.NONE:
+        out, how = _name(args["format_d"]), Rounding("sat" if args["sat"] else "ovf", args["seed"] if args["stochastic"] else None)
     if op in ROW:
         return sfu_rows.row(op, x, F32, out, how)[:, None]
     if op in UNARY:

@@ -1,4 +1,4 @@
-"""A processing element: command processor, matrix unit, layout unit, DMA engine and local memory, behind two instruction ports and an AXI4 port.
+"""A processing element: command processor, units of the matrix, special functions and layout, DMA engine, local memory; two instruction ports, an AXI4 port.
 
 Members
     `core0`, `core1`  In stream INSTRUCTION; `completion` Out stream COMPLETION
@@ -6,7 +6,7 @@ Members
     `clear`, `halt`, `idle`, `failed`, `debug_addr`, `debug_data`  of the command processor
     `corrected`, `damaged`  Out(32), with ECC: of the local memory
 
-Local memory's ports: the matrix unit's six, the layout unit's two, the DMA engine's one. Instructions of a unit that is not here end in UNIT, status ABSENT.
+Local memory's ports: the matrix unit's six, the layout unit's two, the DMA engine's one, the special function unit's three.
 """
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rtl.pe.dma_unit import DmaUnit
 from rtl.pe.layout_port import LayoutPort
 from rtl.pe.local_memory import LocalMemory
 from rtl.pe.matrix_unit import PORTS, MatrixUnit
-from spec.isa import Unit, UnitStatus
+from rtl.pe.sfu_unit import PORTS as SFU_PORTS
+from rtl.pe.sfu_unit import SfuUnit
 from spec.params import MemParams, PeParams
 
 _CONTROL = ("core0", "core1", "completion", "clear", "halt", "idle", "failed", "debug_addr", "debug_data")
-_ABSENT = (Unit.SFU,)
 
 
 class ProcessingElement(Block):
@@ -41,7 +41,8 @@ class ProcessingElement(Block):
         m.submodules.matrix = matrix = MatrixUnit(self.pe)
         m.submodules.dma = dma = DmaUnit(self.pe, self.mem)
         m.submodules.layout = tiles = LayoutPort(self.pe)
-        ports = [*(getattr(matrix, name) for name in PORTS), tiles.reader, tiles.writer, dma.local_port]
+        m.submodules.sfu = sfu = SfuUnit(self.pe)
+        ports = [*(getattr(matrix, name) for name in PORTS), tiles.reader, tiles.writer, dma.local_port, *(getattr(sfu, name) for name in SFU_PORTS)]
         m.submodules.local = local = LocalMemory(self.pe, len(ports))
         for name in ("core0", "core1"):
             connect(m, flipped(getattr(self, name)), getattr(cp, name))
@@ -50,15 +51,12 @@ class ProcessingElement(Block):
             cp.clear.eq(self.clear), cp.halt.eq(self.halt), cp.debug_addr.eq(self.debug_addr), self.idle.eq(cp.idle), self.failed.eq(cp.failed),
             self.debug_data.eq(cp.debug_data),
         ]
-        for name, unit in (("dma", dma), ("layout", tiles)):
+        for name, unit in (("dma", dma), ("layout", tiles), ("sfu", sfu)):
             connect(m, getattr(cp, f"start_{name}"), unit.start)
             connect(m, unit.done, getattr(cp, f"done_{name}"))
         for name in ("dot", "reduce"):
             connect(m, getattr(cp, f"start_{name}"), getattr(matrix, f"start_{name}"))
             connect(m, getattr(matrix, f"done_{name}"), getattr(cp, f"done_{name}"))
-        for unit in _ABSENT:
-            start, done = getattr(cp, f"start_{unit.name.lower()}"), getattr(cp, f"done_{unit.name.lower()}")
-            m.d.comb += [done.valid.eq(start.valid), start.ready.eq(done.ready), done.payload.status.eq(UnitStatus.ABSENT)]
         for k, port in enumerate(ports):
             connect(m, port, getattr(local, f"p{k}"))
         connect(m, dma.axi, flipped(self.axi))

@@ -8,7 +8,8 @@ Contract
       min(max(a, b), `high`), `high` binary32. `first` is without effect; `last` passes through.
     * Row operations reduce a over the beats from `first` to `last` and give one beat for the row: the result in lane 0, the only bit of its `keep`.
     * Operands widen exactly to binary32; the result is rounded once to its format, to nearest, ties to even, or with `stochastic` by the random
-      bits of (`seed`, `index` + lane; a row's: `index` of its last beat); overflow follows `sat`. Functions: docs/numbers.md and :mod:`spec.sfu`; bfloat16 and float16 results of operands of their own format are correctly rounded. Sum, difference, product and row sums are
+      bits of (`seed`, `index` + lane; a row's: `index` of its last beat); overflow follows `sat`. Functions: docs/numbers.md and :mod:`spec.sfu`;
+      bfloat16 and float16 results of operands of their own format are correctly rounded. Sum, difference, product and row sums are
       exact before that rounding. NaN results are canonical.
     * Results come in the order of beats and depend on the operands alone.
 

@@ -61,8 +61,8 @@ LANE_CONFIG = data.StructLayout({"op": 5, "format_a": 4, "format_b": 4, "how": H
 class SfuLane(Block):
     """See the module's contract.
 
-    Members: `enable` In STAGES; `config` In STAGES x LANE_CONFIG; `a`, `b`, `low`, `high`, `key`, `index` In 32; `wide`, `d` Out 32; and a set of ports of the tables
-    (:mod:`rtl.pe.sfu_tables`): `octave`, `rows`, `reads` Out, `place`, `coefficients` In.
+    Members: `enable` In STAGES; `config` In STAGES x LANE_CONFIG; `a`, `b`, `low`, `high`, `key`, `index` In 32; `wide`, `d` Out 32;
+    and a set of ports of the tables (:mod:`rtl.pe.sfu_tables`): `octave`, `rows`, `reads` Out, `place`, `coefficients` In.
     """
 
     def __init__(self):

@@ -13,6 +13,8 @@ from tb.lib.bench import Bench
 from tb.pe.dot_jobs import Operand, codes, scales
 from tb.pe.reduction_jobs import floats
 
+STARTS = ("start_dot", "start_reduce")
+
 
 @dataclass
 class Work:
@@ -109,16 +111,16 @@ def host_words(pe: PeParams, image: np.ndarray | None) -> np.ndarray:
     return np.frombuffer(b"".join(out), np.uint8).reshape(rows, -1)
 
 
-def quiet(b: Bench) -> None:
-    for name in ("start_dot", "start_reduce"):
+def quiet(b: Bench, starts: tuple[str, ...]) -> None:
+    for name in starts:
         b.source(name).load(np.zeros((0, START.nbytes + 1), np.uint8))
 
 
-async def host(b: Bench, pe: PeParams, image: np.ndarray | None) -> np.ndarray:
+async def host(b: Bench, pe: PeParams, image: np.ndarray | None, starts: tuple[str, ...] = STARTS) -> np.ndarray:
     """Write all of local memory, or read it."""
     stalls = {n: (s.idle) for n, s in b._sources.items()}, {n: k.backpressure for n, k in b._sinks.items()}
     b.stalls(0)
-    quiet(b)
+    quiet(b, starts)
     b.source("host__request").load(host_words(pe, image))
     b.sink("host__response").expect(0 if image is not None else pe.local_bytes // 64)
     await b.run(20 * pe.local_bytes // 64 + 2000)

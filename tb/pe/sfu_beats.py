@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from golden.pe import sfu, sfu_rows
+from golden.pe import sfu, sfu_round, sfu_rows
 from spec.convert import ConvertFormat
 from spec.sfu import BINARY, CONTROL, NATIVE, ROW, UNARY, SfuOp
 from tb.lib.bench import Bench
@@ -86,15 +86,15 @@ class Beats:
         out = np.where(keep, out, 0)
         return out[self.shown], keep[self.shown], self.last[self.shown]
 
-    def _how(self, i: int, index: object) -> sfu.Rounding:
+    def _how(self, i: int, index: object) -> sfu_round.Rounding:
         mode = "sat" if self.sat[i] else "ovf"
-        return sfu.Rounding(mode, int(self.seed[i]), self.index[i] + index) if self.stochastic[i] else sfu.Rounding(mode)
+        return sfu_round.Rounding(mode, int(self.seed[i]), self.index[i] + index) if self.stochastic[i] else sfu_round.Rounding(mode)
 
     def _elementwise(self, at: np.ndarray, op: SfuOp, fa: ConvertFormat, fb: ConvertFormat, fo: ConvertFormat) -> np.ndarray:
         a = self.a[at] & MASK[fa]
         mode = "sat" if self.sat[at[0]] else "ovf"
         index = self.index[at].astype(np.int64)[:, None] + np.arange(a.shape[1])
-        how = sfu.Rounding(mode, int(self.seed[at[0]]), index) if self.stochastic[at[0]] else sfu.Rounding(mode)
+        how = sfu_round.Rounding(mode, int(self.seed[at[0]]), index) if self.stochastic[at[0]] else sfu_round.Rounding(mode)
         if op in UNARY:
             return sfu.unary(op, a, NAMES[fa], NAMES[fo], how)
         result = np.zeros(a.shape, np.uint32)

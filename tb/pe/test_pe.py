@@ -4,9 +4,13 @@ from __future__ import annotations
 import cocotb
 import numpy as np
 
+from golden.numeric import convert
+from golden.numeric.mx import encode
+from golden.pe import sfu_rows
+from golden.pe.dot_product import dot_product
 from spec.assembly import assemble, instruction
 from spec.dma import DmaOp
-from spec.isa import CpStatus, OutFormat, Unit
+from spec.isa import CpStatus, OutFormat
 from spec.layout_unit import LayoutOp
 from spec.params import config
 from spec.pe import DotFormat as F
@@ -94,6 +98,65 @@ async def test_gather_and_fill(dut):
 
 
 @cocotb.test()
+async def test_softmax(dut):
+    """Rows in by DMA, six instructions of the special function unit, rows out."""
+    b = await start(dut)
+    image = Image(b.rng, MEMORY)
+    rows, columns, narrow, wide = 24, 43, 128, 192
+    x = convert.narrow(b.rng.normal(0, 3, (rows, columns)).astype(np.float32).view(np.uint32), "bfloat16")
+    source, out = image.put(x), image.room(2 * rows * columns)
+    shape = f"rows={rows} columns={columns}"
+    program = assemble(f"""
+        buffer cb=0 base=0 size=4096
+        buffer cb=1 base=4096 size=128
+        buffer cb=2 base=8192 size=8192
+        buffer cb=3 base=16384 size=8192
+        buffer cb=4 base=24576 size=4096
+        buffer cb=5 base=4224 size=128
+        buffer cb=6 base=4352 size=128
+        dma d=cb0[0:{rows * narrow}]+{rows * narrow} address={source} rows={rows} planes=1 row_bytes={2 * columns} row_memory={2 * columns} row_local={narrow}
+        sfu.row_max a=cb0[0:{rows * narrow}] d=cb1[0:96]+96 format_a=bfloat16 {shape} stride_a={narrow} stride_d=4
+        sfu.sub a=cb0[0:{rows * narrow}]-{rows * narrow} b=cb1[0:96]-96 d=cb2[0:{rows * wide}]+{rows * wide} format_a=bfloat16 source_b=column {shape} stride_a={narrow} stride_b=4 stride_d={wide}
+        sfu.exp a=cb2[0:{rows * wide}]-{rows * wide} d=cb3[0:{rows * wide}]+{rows * wide} {shape} stride_a={wide} stride_d={wide}
+        sfu.row_sum a=cb3[0:{rows * wide}] d=cb5[0:96]+96 {shape} stride_a={wide} stride_d=4
+        sfu.reciprocal a=cb5[0:96]-96 d=cb6[0:96]+96 rows=1 columns={rows}
+        sfu.mul a=cb3[0:{rows * wide}]-{rows * wide} b=cb6[0:96]-96 d=cb4[0:{rows * narrow}]+{rows * narrow} format_d=bfloat16 source_b=column {shape} stride_a={wide} stride_b=4 stride_d={narrow}
+        dma a=cb4[0:{rows * narrow}]-{rows * narrow} address={out} to_memory=1 rows={rows} planes=1 row_bytes={2 * columns} row_memory={2 * columns} row_local={narrow}
+    """)
+    await run(b, PE, image.bytes, [program])
+    got = b.memory("axi").image[out : out + x.nbytes].view(np.uint16).reshape(x.shape)
+    assert (got == sfu_rows.softmax(x, "bfloat16")).all()
+
+
+@cocotb.test()
+async def test_quantise_and_multiply(dut):
+    """bfloat16 operands made MXFP8 by the special function unit, then multiplied: scales stand where the matrix unit looks for them."""
+    b = await start(dut)
+    image = Image(b.rng, MEMORY)
+    k, held, rows = 128, 4, 12
+    a, w = (convert.narrow(b.rng.normal(0, 1, (n, k)).astype(np.float32).view(np.uint32), "bfloat16") for n in (held, rows))
+    at_a, at_w, out = image.put(a), image.put(w), image.room(4 * held * rows)
+    program = assemble(f"""
+        buffer cb=0 base=0 size=8192
+        buffer cb=1 base=8192 size=1024
+        buffer cb=2 base=12288 size=4096
+        buffer cb=3 base=16384 size=4096
+        dma d=cb0[0:{held * 256}]+{held * 256} address={at_a} rows=1 planes=1 row_bytes={held * 256}
+        dma d=cb0[0:{rows * 256}]+{rows * 256} address={at_w} rows=1 planes=1 row_bytes={rows * 256}
+        sfu.copy a=cb0[0:{held * 256}]-{held * 256} d=cb1[0:1024]+1024 format_a=bfloat16 format_d=float8_e4m3fn mx_d=block_32 sat=1 rows={held} columns={k} stride_a=256 stride_d=128 scale_d=512
+        sfu.copy a=cb0[0:{rows * 256}]-{rows * 256} d=cb2[0:4096]+4096 format_a=bfloat16 format_d=float8_e4m3fn mx_d=block_32 sat=1 rows={rows} columns={k} stride_a=256 stride_d=128 scale_d=2048
+        dot a=cb1[0:1024]-1024 b=cb2[0:4096]-4096 format_a=float8_e4m3fn format_b=float8_e4m3fn mx_a=block_32 mx_b=block_32 held={held} rows={rows} chunks=2 tail=64 stride_a=128 stride_b=128 scale_a=512 scale_b=2048
+        reduce d=cb3[0:{16 * rows}]+{16 * rows} held={held} rows={rows} chunks=2 stride_d=16
+        dma a=cb3[0:{16 * rows}]-{16 * rows} address={out} to_memory=1 rows=1 planes=1 row_bytes={16 * rows}
+    """)
+    await run(b, PE, image.bytes, [program])
+    operands = [encode(convert.widen(x, "bfloat16"), "float8_e4m3fn", 32) for x in (a, w)]
+    want = dot_product(operands[0][0], operands[1][0], "float8_e4m3fn", scale_a=operands[0][1], scale_b=operands[1][1], block=32)
+    got = b.memory("axi").image[out : out + 16 * rows].view(np.uint32).reshape(rows, held)
+    assert (got == want.T).all()
+
+
+@cocotb.test()
 async def test_two_cores(dut):
     """A GEMM on core 0, tiles moved on core 1 at the same time."""
     b = await start(dut)
@@ -119,7 +182,7 @@ async def test_errors(dut):
     cases = {
         "memory": [instruction("buffer", cb=0, base=0, size=64), beyond],
         "unit": [instruction("buffer", cb=0, base=0, size=64), instruction("layout", a=(0, 0, 0, 0), d=(0, 0, 0, 0), kind=3, rows=1, columns=1, tag=9)],
-        "absent": [instruction("nop") | dict(unit=int(Unit.SFU), tag=9)],
+        "format": [instruction("sfu.exp", format_d=15, rows=1, columns=1, tag=9)],
     }
     for name, bad in cases.items():
         await b.reset()

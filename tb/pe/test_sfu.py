@@ -5,7 +5,7 @@ import cocotb
 import numpy as np
 
 from golden.numeric import convert
-from golden.pe import sfu, sfu_rows
+from golden.pe import sfu, sfu_round, sfu_rows
 from spec.convert import ConvertFormat
 from spec.formats import format_of
 from spec.sfu import BINARY, NATIVE, ROW, UNARY, SfuOp
@@ -106,7 +106,8 @@ async def test_every_result_format(dut):
     for fo in RESULTS:
         f = fo.format
         codes = b.rng.integers(0, f.magnitude_mask + 1, count(b, 400)).astype(f"u{f.container_bits // 8}")
-        near = sfu.widen(codes, NAMES[fo]).view(np.float32).astype(np.float64) + b.rng.choice([0, 0.5, 0.25, 1], len(codes)) * 2.0 ** b.rng.integers(-20, 3, len(codes))
+        near = sfu_round.widen(codes, NAMES[fo]).view(np.float32).astype(np.float64)
+        near += b.rng.choice([0, 0.5, 0.25, 1], len(codes)) * 2.0 ** b.rng.integers(-20, 3, len(codes))
         with np.errstate(over="ignore", invalid="ignore"):
             x = (near * b.rng.choice([-1, 1], len(codes))).astype(np.float32).view(np.uint32)
         x = np.concatenate([x, SPECIAL, operands(b.rng, count(b, 400))])

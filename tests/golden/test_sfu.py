@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from golden.numeric import convert_any
 from golden.numeric.convert import narrow, widen
-from golden.pe import sfu, sfu_rows
+from golden.pe import sfu, sfu_round, sfu_rows
 from spec import sfu as table
 from spec.formats import format_of
 from spec.sfu import BINARY, NATIVE, UNARY, SfuOp
@@ -239,11 +239,12 @@ TARGETS = pytest.mark.parametrize("name", convert_any.TARGETS)
 def test_copy_is_the_conversion(name):
     """Every format, mode, nearest and stochastic, against the conversion that has an implementation of its own."""
     rng = np.random.default_rng(11)
-    x = np.concatenate([random32(rng, 20_000), np.arange(1 << 8, dtype=np.uint32) << np.uint32(23), (rng.integers(-300, 300, 4000) / 2).astype(np.float32).view(np.uint32)])
+    halves = (rng.integers(-300, 300, 4000) / 2).astype(np.float32).view(np.uint32)
+    x = np.concatenate([random32(rng, 20_000), np.arange(1 << 8, dtype=np.uint32) << np.uint32(23), halves])
     for mode in ("ovf", "sat"):
         for seed in (None, 0, 0xDEADBEEF):
             index = None if seed is None else rng.integers(0, 1 << 32, len(x))
-            got = sfu.unary(SfuOp.COPY, x, "float32", name, sfu.Rounding(mode, seed, index))
+            got = sfu.unary(SfuOp.COPY, x, "float32", name, sfu_round.Rounding(mode, seed, index))
             want = convert_any.convert(x, "float32", name, mode, seed, index)
             assert np.array_equal(got, np.asarray(want).view(got.dtype)), (mode, seed)
 
@@ -258,7 +259,7 @@ def test_arithmetic_rounds_once_into_every_format(name):
     for op, exact in ((SfuOp.ADD, [p + q for p, q in zip(x, y, strict=True)]), (SfuOp.SUB, [p - q for p, q in zip(x, y, strict=True)]),
                       (SfuOp.MUL, [p * q * 2**30 for p, q in zip(x, y, strict=True)])):
         scaled = b + np.uint32(30 << 23) if op == SfuOp.MUL else b
-        got = sfu.binary(op, a, scaled, "float32", format_out=name, how=sfu.Rounding("sat"))
+        got = sfu.binary(op, a, scaled, "float32", format_out=name, how=sfu_round.Rounding("sat"))
         if f.is_float:
             signs = ((a ^ scaled) if op == SfuOp.MUL else a & (b ^ np.uint32(MINUS if op == SfuOp.SUB else 0))) >> 31
             want = [encode(v, f, int(s), "sat") for v, s in zip(exact, signs, strict=True)]
@@ -266,7 +267,7 @@ def test_arithmetic_rounds_once_into_every_format(name):
             want = [min(max(round(v), int(f.min)), int(f.max)) & f.mask for v in exact]
         assert got.tolist() == want, op
     if f.is_float:
-        assert sfu_rows.row(SfuOp.ROW_SUM, np.stack([a, b], axis=1), "float32", name, sfu.Rounding("sat")).tolist() == [
+        assert sfu_rows.row(SfuOp.ROW_SUM, np.stack([a, b], axis=1), "float32", name, sfu_round.Rounding("sat")).tolist() == [
             encode(p + q, f, 0, "sat") for p, q in zip(x, y, strict=True)]
 
 
@@ -291,7 +292,7 @@ def test_refusals():
     with pytest.raises(ValueError, match="no result format 'float8_e8m0fnu'"):
         sfu.unary(SfuOp.EXP, one, "bfloat16", "float8_e8m0fnu")
     with pytest.raises(ValueError, match="unknown overflow mode 'wrap'"):
-        sfu.unary(SfuOp.EXP, one, "bfloat16", how=sfu.Rounding("wrap"))
+        sfu.unary(SfuOp.EXP, one, "bfloat16", how=sfu_round.Rounding("wrap"))
     with pytest.raises(ValueError, match="rows of 1 to"):
         sfu_rows.row(SfuOp.ROW_SUM, np.zeros((2, 0), np.uint16), "bfloat16")
     with pytest.raises(TypeError):

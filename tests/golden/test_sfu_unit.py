@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from golden.numeric import convert_any, mx
-from golden.pe import sfu, sfu_rows, sfu_unit
+from golden.pe import sfu, sfu_round, sfu_rows, sfu_unit
 from spec.convert import ConvertFormat as F
 from spec.isa import SFU_ARGS, UnitStatus
 from spec.mx import ELEMENTS, ScaleRule
@@ -26,7 +26,7 @@ def get(local: np.ndarray, at: int, column: int, fmt: F) -> int:
 
 
 def number(code: int, fmt: F) -> int:
-    return int(sfu.widen(np.array([code], f"u{fmt.format.container_bits // 8}"), fmt.name.lower())[0])
+    return int(sfu_round.widen(np.array([code], f"u{fmt.format.container_bits // 8}"), fmt.name.lower())[0])
 
 
 def fields(**changes: int) -> dict[str, int]:
@@ -128,14 +128,16 @@ def test_softmax_and_bag_in_place() -> None:
     sums = None
     for k in range(3):  # bags of three rows, two bags
         op = SfuOp.ADD if k else SfuOp.COPY
-        assert sfu_unit.run(local, op, fields(format_a=F.BFLOAT16, rows=2, columns=columns, stride_a=768, stride_b=512, stride_d=512), A + 256 * k, D, D) == UnitStatus.OK
-        part = sfu.widen(x[k::3][:2], "bfloat16")
+        bags = fields(format_a=F.BFLOAT16, rows=2, columns=columns, stride_a=768, stride_b=512, stride_d=512)
+        assert sfu_unit.run(local, op, bags, A + 256 * k, D, D) == UnitStatus.OK
+        part = sfu_round.widen(x[k::3][:2], "bfloat16")
         sums = part if sums is None else sfu.binary(SfuOp.ADD, sums, part, "float32")
     assert np.array_equal(np.stack([local[D + 512 * r : D + 512 * r + 4 * columns] for r in range(2)]).view(np.uint32), sums)
 
 
 @pytest.mark.parametrize(("status", "op", "change", "at"), [
-    (UnitStatus.FORMAT, 31, {}, (A, B, D)), (UnitStatus.FORMAT, SfuOp.EXP, dict(format_a=14), (A, B, D)), (UnitStatus.FORMAT, SfuOp.EXP, dict(format_d=9), (A, B, D)),
+    (UnitStatus.FORMAT, 31, {}, (A, B, D)), (UnitStatus.FORMAT, SfuOp.EXP, dict(format_a=14), (A, B, D)),
+    (UnitStatus.FORMAT, SfuOp.EXP, dict(format_d=9), (A, B, D)),
     (UnitStatus.FORMAT, SfuOp.ADD, dict(format_b=15), (A, B, D)), (UnitStatus.OK, SfuOp.ADD, dict(format_b=15, source_b=SfuB.SCALAR), (A, 1, D)),
     (UnitStatus.FORMAT, SfuOp.COPY, dict(mx_a=1), (A, B, D)), (UnitStatus.FORMAT, SfuOp.COPY, dict(mx_d=3, format_d=4), (A, B, D)),
     (UnitStatus.FORMAT, SfuOp.ROW_MAX, dict(mx_d=1, format_d=4), (A, B, D)), (UnitStatus.FORMAT, SfuOp.COPY, dict(mx_d=1, format_d=4, rule=3), (A, B, D)),
