@@ -20,6 +20,8 @@ order; ``meta``, a JSON text with parameter names, shapes and offsets, and what 
 made from these by rounding, as a user of a bfloat16 model would:
 `golden.numeric.convert.narrow(x.view(numpy.uint32), "bfloat16")`.
 
+examples/capture_ranking.py saves the model itself.
+
 The run is deterministic: same data, same torch, same machine type, same bytes. Needs torch (tested with 2.13.0,
 CPU) and NumPy.
 """
@@ -116,41 +118,63 @@ def gradient(model: Ranker, data: Ratings, batch: Tensor) -> tuple[Tensor, float
     return torch.cat([p.grad.reshape(-1) for p in model.parameters()]), loss.item()
 
 
-def main() -> None:
-    ap = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def train(data: Ratings, *, width: int, ranks: int, batch: int, warmup: int, seed: int) -> tuple[Ranker, Tensor]:
+    """The model after `warmup` data-parallel steps, and the samples in the order in which the steps take them.
+
+    Raises:
+        ValueError: the data have fewer samples.
+    """
+    step = ranks * batch
+    if (warmup + 1) * step > len(data):
+        raise ValueError(f"{warmup} + 1 steps of {step} samples: the data have {len(data)}")
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
+    model = Ranker(data.sizes, width)
+    optimiser = torch.optim.Adagrad(model.parameters(), lr=0.05)
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    for k in range(warmup):
+        grads = [gradient(model, data, b)[0] for b in order[k * step : (k + 1) * step].reshape(ranks, batch)]
+        at, mean = 0, torch.stack(grads).mean(0)
+        for p in model.parameters():
+            p.grad = mean[at : at + p.numel()].view_as(p)
+            at += p.numel()
+        optimiser.step()
+    return model, order
+
+
+def options(what: str, out: str) -> argparse.ArgumentParser:
+    """Arguments of a capture: the data, the file, and how the model is trained."""
+    ap = argparse.ArgumentParser(description=what)
     ap.add_argument("--data", type=Path, required=True, help="folder with ml-100k.inter, ml-100k.item, ml-100k.user")
-    ap.add_argument("--out", type=Path, default=Path(__file__).parent / "data" / "gradients.npz")
+    ap.add_argument("--out", type=Path, default=Path(__file__).parent / "data" / out)
     ap.add_argument("--ranks", type=int, default=4)
     ap.add_argument("--batch", type=int, default=256, help="samples per rank and step")
     ap.add_argument("--width", type=int, default=24, help="embedding width")
-    ap.add_argument("--warmup", type=int, default=50, help="training steps before the captured one")
+    ap.add_argument("--warmup", type=int, default=50, help="training steps before what is captured")
     ap.add_argument("--seed", type=int, default=1)
+    return ap
+
+
+def trained(ap: argparse.ArgumentParser) -> tuple[argparse.Namespace, Ratings, Ranker, Tensor]:
+    """Arguments, data, and what `train` makes of them; an error of the command line where they do not do."""
     args = ap.parse_args()
     missing = [f"ml-100k.{k}" for k in ("inter", "item", "user") if not (args.data / f"ml-100k.{k}").is_file()]
     if missing:
         ap.error(f"--data {args.data}: no {', '.join(missing)} there")
-
-    torch.manual_seed(args.seed)
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(1)
     data = Ratings(args.data)
-    model = Ranker(data.sizes, args.width)
-    optimiser = torch.optim.Adagrad(model.parameters(), lr=0.05)
-    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(args.seed))
-    step = args.ranks * args.batch
-    if (args.warmup + 1) * step > len(data):
-        ap.error(f"{args.warmup} + 1 steps of {step} samples: the data have {len(data)}")
+    try:
+        model, order = train(data, width=args.width, ranks=args.ranks, batch=args.batch, warmup=args.warmup, seed=args.seed)
+    except ValueError as e:
+        ap.error(str(e))
+    return args, data, model, order
 
-    for k in range(args.warmup + 1):
-        batches = order[k * step : (k + 1) * step].reshape(args.ranks, args.batch)
-        grads, losses = zip(*(gradient(model, data, b) for b in batches), strict=True)
-        if k < args.warmup:
-            at = 0
-            mean = torch.stack(grads).mean(0)
-            for p in model.parameters():
-                p.grad = mean[at : at + p.numel()].view_as(p)
-                at += p.numel()
-            optimiser.step()
+
+def main() -> None:
+    args, data, model, order = trained(options((__doc__ or "").splitlines()[0], "gradients.npz"))
+    at = args.warmup * args.ranks * args.batch
+    batches = order[at : at + args.ranks * args.batch].reshape(args.ranks, args.batch)
+    grads, losses = zip(*(gradient(model, data, b) for b in batches), strict=True)
 
     params, at = [], 0
     for name, p in model.named_parameters():
