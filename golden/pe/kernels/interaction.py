@@ -1,0 +1,155 @@
+"""Pairwise interaction on a processing element: of each sample's vectors v_0 ... v_(n-1) the row (v_0, then v_i . v_j for all i < j, row by row), as ranking models have it.
+
+V (samples, vectors, K) lies in memory with rows of whole chunks of 64 bytes, one behind the other (what lies behind K in the last chunk does not count); X's rows are
+`stride_x` bytes apart, of K + vectors * (vectors - 1) / 2 elements of V's format. Every dot product is a GEMM's: chunks in order, rounded once to the format.
+
+A few samples (`group`) make one product of all their rows with themselves; what is of two samples is not used. It costs the engine cycles that the command
+processor needs for the two instructions anyway. Blocks of samples come in while the ones before them are worked on.
+
+Bound, in cycles: the larger of what a group takes and what the words take on the DMA engine's port of local memory::
+
+    groups * max(2 * INSTRUCTION, rows * chunks * ceil(rows / PeParams.rows))      rows = group * vectors
+    samples * (vectors * chunks + ceil(K * size / 64) + vectors - 1)
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from golden.numeric import convert
+from golden.pe.dot_product import dot_product
+from golden.pe.kernels.rings import BYTES_LIMIT, LINE, ROWS_LIMIT, Instruction, Ring, buffers, check_rows, lines, load, size_of, store, up
+from spec.assembly import instruction
+from spec.isa import OutFormat
+from spec.params import PeParams
+from spec.pe import CHUNK_BYTES, DotFormat
+
+V, C = range(2)  # circular buffers
+INSTRUCTION = 23  # cycles of the command processor
+KINDS = {DotFormat.BFLOAT16: OutFormat.BFLOAT16, DotFormat.FLOAT16: OutFormat.FLOAT16}
+SIZE = 2
+
+
+def direct(v: NDArray[np.integer], fmt: DotFormat) -> NDArray[Any]:
+    """What the program must give: (samples, K + pairs) of codes (samples, vectors, K)."""
+    name = fmt.name.lower()
+    first, second = np.triu_indices(v.shape[1], 1)
+    pairs = [convert.narrow(dot_product(s, s, name, name)[first, second], name) for s in v]
+    return np.concatenate([v[:, 0], np.array(pairs).reshape(len(v), len(first))], axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interaction:
+    """Sizes, format (bfloat16 or float16) and places in memory.
+
+    Raises (from `program`):
+        ValueError: another format, sizes or strides that are none, or a sample that does not fit local memory.
+    """
+
+    samples: int
+    vectors: int
+    k: int
+    format: DotFormat
+    v: int
+    x: int
+    stride_x: int
+
+    def __str__(self) -> str:
+        return f"interaction of {self.samples} samples of {self.vectors} vectors of {self.k}"
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.k // self.format.lanes)
+
+    @property
+    def columns(self) -> int:
+        return self.k + self.vectors * (self.vectors - 1) // 2
+
+    def _cost(self, pe: PeParams, group: int) -> int:
+        rows = group * self.vectors
+        return max(2 * INSTRUCTION, rows * self.chunks * -(-rows // pe.rows))
+
+    def _rings(self, group: int, groups: int) -> tuple[Ring, Ring]:
+        rows = group * self.vectors * groups
+        return Ring(V, rows * self.chunks * CHUNK_BYTES, 2), Ring(C, rows * up(group * self.vectors * SIZE, LINE), 2)
+
+    def blocks(self, pe: PeParams) -> tuple[int, int]:
+        """(samples of a group, groups of a block).
+
+        Raises:
+            ValueError: not even one sample fits.
+        """
+        def fits(group: int, groups: int) -> bool:
+            rings = self._rings(group, groups)
+            return size_of(rings) <= pe.local_bytes and all(r.room < BYTES_LIMIT for r in rings) and groups < ROWS_LIMIT
+
+        options = [g for g in range(1, 1 + min(8, self.samples)) if g * self.vectors <= pe.depth and fits(g, 1)]
+        if not options:
+            raise ValueError(f"{self}: expected at most {pe.depth} vectors, and twice the {sum(r.room for r in self._rings(1, 1))} bytes of a sample and its products in the "
+                             f"{pe.local_bytes} bytes of local memory")
+        group = min(options, key=lambda g: self._cost(pe, g) * -(-self.samples // g))
+        most = -(-self.samples // group)
+        return group, next(n for n in (min(most, 64 >> s) for s in range(7)) if fits(group, n))
+
+    def bound(self, pe: PeParams) -> int:
+        group, _ = self.blocks(pe)
+        words = self.vectors * self.chunks + lines(self.k * SIZE) + self.vectors - 1
+        return max(-(-self.samples // group) * self._cost(pe, group), self.samples * words)
+
+    def program(self, pe: PeParams) -> list[Instruction]:
+        """Instructions of one core."""
+        return list(self._instructions(pe))
+
+    def _instructions(self, pe: PeParams) -> Iterator[Instruction]:
+        if self.format not in KINDS:
+            raise ValueError(f"{self}: {self.format.name.lower()}; expected {' or '.join(f.name.lower() for f in KINDS)}")
+        if self.vectors < 2:
+            raise ValueError(f"{self}: expected two vectors or more")
+        check_rows(str(self), self.samples, self.k, [("stride_x", self.stride_x, self.columns * SIZE)])
+        group, groups = self.blocks(pe)
+        v, c = self._rings(group, groups)
+        yield from buffers(pe, str(self), [v, c])
+        row = self.chunks * CHUNK_BYTES
+        sample, line = self.vectors * row, c.room // (group * self.vectors * groups)
+        tail = (self.k - (self.chunks - 1) * self.format.lanes) * SIZE
+        firsts = range(0, self.samples, group * groups)
+
+        def block_in(first: int) -> Instruction:
+            nbytes = min(group * groups, self.samples - first) * sample
+            return load(v.block(nbytes), self.v + first * sample, 1, nbytes, nbytes, nbytes)
+
+        yield block_in(0)
+        for first in firsts:
+            count = min(group * groups, self.samples - first)
+            if first + group * groups < self.samples:
+                yield block_in(first + group * groups)
+            yield store(v.peek(count * sample), self.x + first * self.stride_x, count, self.k * SIZE, self.stride_x, sample)
+            starts = range(0, count, group)
+            for s in starts:
+                rows = min(group, count - s) * self.vectors
+                here, last = (s * sample, rows * row), s == starts[-1]
+                yield instruction("dot", a=v.peek(here[1], here[0]), b=v.block(here[1], here[0]) if last else v.peek(here[1], here[0]), format_a=self.format,
+                                  format_b=self.format, held=rows, rows=rows, chunks=self.chunks, tail=tail, stride_a=row, stride_b=row)
+                to = (rows * line, s * self.vectors * line)
+                yield instruction("reduce", d=c.block(*to) if last else c.peek(*to), held=rows, rows=rows, chunks=self.chunks, stride_d=line, out=KINDS[self.format])
+            yield from self._leave(c, first, count, group, line)
+        yield instruction("sync", tag=0xFFFF)
+
+    def _leave(self, c: Ring, first: int, count: int, group: int, line: int) -> Iterator[Instruction]:
+        """Products of a block to X: of every place in a group, row i of its samples in one go."""
+        room = group * self.vectors * line
+        parts = []
+        for g in range(min(group, count)):
+            to = self.x + (first + g) * self.stride_x + self.k * SIZE
+            n = -(-(count - g) // group)
+            for i in range(self.vectors - 1):
+                nbytes = (self.vectors - 1 - i) * SIZE
+                at = (g * self.vectors + i) * line + (g * self.vectors + i + 1) * SIZE
+                parts.append((((n - 1) * room + nbytes, at), to, n, nbytes, group * self.stride_x, room))
+                to += nbytes
+        for k, (piece, *rest) in enumerate(parts):
+            yield store(c.block(*piece) if k == len(parts) - 1 else c.peek(*piece), *rest)

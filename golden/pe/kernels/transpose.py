@@ -1,0 +1,127 @@
+"""Transpose on a processing element: B[c, r] = A[r, c] for elements of 1, 2 or 4 bytes, any rows and columns; bits are moved, never changed.
+
+A (rows, columns) and B (columns, rows) lie in memory at any byte, their rows `stride` and `stride_out` bytes apart. A tile of A comes in by DMA, the layout unit
+transposes it, and it leaves by DMA, while the next one is on its way in. In local memory rows of both tiles start at odd multiples of 64 bytes, so that a
+column meets every bank. A single row or column is only moved.
+
+Bound, in cycles: every row of a tile comes in and goes out by the DMA engine's one port of local memory, 64 bytes a cycle::
+
+    rows * sum over tiles of columns of ceil(width * size / 64)  +  columns * sum over tiles of rows of ceil(height * size / 64)
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from golden.pe.kernels.rings import BYTES_LIMIT, LINE, ROWS_LIMIT, Instruction, Ring, buffers, check_rows, lines, load, size_of, store
+from spec.assembly import instruction
+from spec.isa import LAYOUT_ARGS
+from spec.layout_unit import LayoutOp
+from spec.params import PeParams
+
+A, B = range(2)  # circular buffers
+OVERHEAD = 64  # cycles that a tile costs beyond its words, in the choice of tiles
+
+
+def direct(a: NDArray[np.integer]) -> NDArray[np.integer]:
+    """What the program must give."""
+    return np.ascontiguousarray(a.T)
+
+
+def _stride(nbytes: int) -> int:
+    """Of a tile's rows in local memory: the smallest odd multiple of 64."""
+    return LINE * (lines(nbytes) | 1)
+
+
+def _parts(n: int, part: int) -> list[int]:
+    return [part] * (n // part) + ([n % part] if n % part else [])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transpose:
+    """Shape, bytes of an element, and places in memory; without strides rows follow each other.
+
+    Raises (from `program`):
+        ValueError: sizes or strides that are none.
+    """
+
+    rows: int
+    columns: int
+    size: int
+    a: int
+    b: int
+    stride: int = 0
+    stride_out: int = 0
+
+    def __str__(self) -> str:
+        return f"transpose of {self.rows}x{self.columns} elements of {self.size} bytes"
+
+    def strides(self) -> tuple[int, int]:
+        return self.stride or self.columns * self.size, self.stride_out or self.rows * self.size
+
+    def _rings(self, height: int, width: int) -> tuple[Ring, Ring]:
+        if self.vector:
+            return Ring(A, LINE * lines(height * width * self.size), 3), Ring(B, LINE, 0)
+        return Ring(A, height * _stride(width * self.size), 2), Ring(B, width * _stride(height * self.size), 2)
+
+    @property
+    def vector(self) -> bool:
+        return min(self.rows, self.columns) == 1
+
+    def _words(self, height: int, width: int) -> int:
+        sides = [(self.rows, self.columns, width), (self.columns, self.rows, height)]
+        if self.vector and self.size in self.strides():  # its elements follow each other on both sides
+            sides = [(1, max(self.rows, self.columns), max(height, width))] * 2
+        return sum(n * sum(lines(w * self.size) for w in _parts(m, part)) for n, m, part in sides)
+
+    def tile(self, pe: PeParams) -> tuple[int, int]:
+        """(rows, columns) of a tile of A: the fewest cycles, its own way in and out among them."""
+        best: tuple[int, tuple[int, int]] | None = None
+        most = min(ROWS_LIMIT, 1 << LAYOUT_ARGS.widths["rows"]) - 1
+        options = [sorted({min(n, most, 1 << s) for s in range(17)}, reverse=True) for n in (self.rows, self.columns)]
+        for height in options[0]:
+            for width in options[1]:
+                rings = self._rings(height, width)
+                if size_of(rings) > pe.local_bytes or any(r.room >= BYTES_LIMIT for r in rings):
+                    continue
+                tiles = -(-self.rows // height) * -(-self.columns // width)
+                cost = self._words(height, width) + OVERHEAD * tiles + height * lines(width * self.size) + width * lines(height * self.size)
+                if best is None or cost < best[0]:
+                    best = cost, (height, width)
+        assert best is not None  # a tile of one element takes 256 bytes
+        return best[1]
+
+    def bound(self, pe: PeParams) -> int:
+        return self._words(*self.tile(pe))
+
+    def program(self, pe: PeParams) -> list[Instruction]:
+        """Instructions of one core."""
+        return list(self._instructions(pe))
+
+    def _instructions(self, pe: PeParams) -> Iterator[Instruction]:
+        stride, stride_out = self.strides()
+        check_rows(str(self), self.rows, self.columns, [("stride", stride, self.columns * self.size), ("stride_out", stride_out, self.rows * self.size)])
+        if self.size not in (1, 2, 4):
+            raise ValueError(f"{self}: expected elements of 1, 2 or 4 bytes")
+        height, width = self.tile(pe)
+        a, b = self._rings(height, width)
+        line_a, line_b = (self.size, self.size) if self.vector else (_stride(width * self.size), _stride(height * self.size))
+        yield from buffers(pe, str(self), [r for r in (a, b) if r.count])
+        tiles = [(r, c, min(height, self.rows - r), min(width, self.columns - c)) for r in range(0, self.rows, height) for c in range(0, self.columns, width)]
+
+        def tile_in(k: int) -> Instruction:
+            r, c, h, w = tiles[k]
+            return load(a.block(a.room), self.a + r * stride + c * self.size, h, w * self.size, stride, line_a)
+
+        yield from (tile_in(k) for k in range(min(2, len(tiles))))
+        for k, (r, c, h, w) in enumerate(tiles):
+            if not self.vector:
+                yield instruction("layout", a=a.block(a.room), d=b.block(b.room), kind=LayoutOp.TRANSPOSE, size=self.size.bit_length() - 1, rows=h, columns=w,
+                                  stride_a=line_a, stride_d=line_b)
+            if k + 2 < len(tiles):
+                yield tile_in(k + 2)
+            yield store((a if self.vector else b).block((a if self.vector else b).room), self.b + c * stride_out + r * self.size, w, h * self.size, stride_out, line_b)
+        yield instruction("sync", tag=0xFFFF)
