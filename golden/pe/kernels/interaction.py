@@ -22,7 +22,20 @@ from numpy.typing import NDArray
 
 from golden.numeric import convert
 from golden.pe.dot_product import dot_product
-from golden.pe.kernels.rings import BYTES_LIMIT, LINE, ROWS_LIMIT, Instruction, Ring, buffers, check_rows, lines, load, size_of, store, up
+from golden.pe.kernels.rings import (
+    BYTES_LIMIT,
+    LINE,
+    ROWS_LIMIT,
+    Instruction,
+    Ring,
+    buffers,
+    check_rows,
+    lines,
+    load,
+    size_of,
+    store,
+    up,
+)
 from spec.assembly import instruction
 from spec.isa import OutFormat
 from spec.params import PeParams

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spec.assembly import instruction
 from spec.isa import DMA_ARGS, HEAD
@@ -30,9 +31,9 @@ def lines(nbytes: int) -> int:
     return -(-nbytes // LINE)
 
 
-def touched(first: int, stride: int, rows: int, nbytes: int) -> int:
-    """Words of memory that `rows` rows of `nbytes` touch, a word counted for each row that touches it."""
-    return sum((first + r * stride + nbytes - 1) // LINE - (first + r * stride) // LINE + 1 for r in range(rows))
+def odd(nbytes: int) -> int:
+    """`nbytes` up to an odd multiple of 64: rows as far apart meet every bank, one after the other."""
+    return LINE * (lines(nbytes) | 1)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def buffers(pe: PeParams, what: str, rings: Sequence[Ring]) -> Iterator[Instruct
         at += r.room * r.count
 
 
-def _shape(rows: int, row_bytes: int, stride: int, local_stride: int) -> dict[str, int]:
+def _shape(rows: int, row_bytes: int, stride: int, local_stride: int) -> dict[str, Any]:
     """Rows that follow each other on both sides are one row."""
     if rows == 1 or stride == local_stride == row_bytes and rows * row_bytes < BYTES_LIMIT:
         return dict(rows=1, planes=1, row_bytes=rows * row_bytes)

@@ -16,7 +16,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from golden.pe.kernels.rings import BYTES_LIMIT, LINE, ROWS_LIMIT, Instruction, Ring, buffers, check_rows, lines, load, size_of, store
+from golden.pe.kernels.rings import (
+    BYTES_LIMIT,
+    LINE,
+    ROWS_LIMIT,
+    Instruction,
+    Ring,
+    buffers,
+    check_rows,
+    lines,
+    load,
+    odd,
+    size_of,
+    store,
+)
 from spec.assembly import instruction
 from spec.isa import LAYOUT_ARGS
 from spec.layout_unit import LayoutOp
@@ -29,11 +42,6 @@ OVERHEAD = 64  # cycles that a tile costs beyond its words, in the choice of til
 def direct(a: NDArray[np.integer]) -> NDArray[np.integer]:
     """What the program must give."""
     return np.ascontiguousarray(a.T)
-
-
-def _stride(nbytes: int) -> int:
-    """Of a tile's rows in local memory: the smallest odd multiple of 64."""
-    return LINE * (lines(nbytes) | 1)
 
 
 def _parts(n: int, part: int) -> list[int]:
@@ -65,7 +73,7 @@ class Transpose:
     def _rings(self, height: int, width: int) -> tuple[Ring, Ring]:
         if self.vector:
             return Ring(A, LINE * lines(height * width * self.size), 3), Ring(B, LINE, 0)
-        return Ring(A, height * _stride(width * self.size), 2), Ring(B, width * _stride(height * self.size), 2)
+        return Ring(A, height * odd(width * self.size), 2), Ring(B, width * odd(height * self.size), 2)
 
     @property
     def vector(self) -> bool:
@@ -108,7 +116,7 @@ class Transpose:
             raise ValueError(f"{self}: expected elements of 1, 2 or 4 bytes")
         height, width = self.tile(pe)
         a, b = self._rings(height, width)
-        line_a, line_b = (self.size, self.size) if self.vector else (_stride(width * self.size), _stride(height * self.size))
+        line_a, line_b = (self.size, self.size) if self.vector else (odd(width * self.size), odd(height * self.size))
         yield from buffers(pe, str(self), [r for r in (a, b) if r.count])
         tiles = [(r, c, min(height, self.rows - r), min(width, self.columns - c)) for r in range(0, self.rows, height) for c in range(0, self.columns, width)]
 
