@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +24,7 @@ from spec.sfu import UNARY, SfuB, SfuOp
 from tb.pe.dot_jobs import codes
 
 Bytes = NDArray[np.uint8]
+RANKING = Path(__file__).parents[2] / "examples" / "data" / "ranking.npz"
 STORE = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
@@ -85,13 +87,19 @@ class Problem:
     def interaction(self, samples: int, vectors: int, k: int, fmt: DotFormat) -> Job:
         v = np.concatenate([codes(self.rng, fmt, samples * vectors) for _ in range(-(-k // fmt.lanes))], axis=1)[:, :k]
         rows = pack_rows(v, fmt)
-        rows.reshape(len(rows), -1, 64)[:, -1, (k * 2 - 1) % 64 + 1:] = 0xFF  # behind K: does not count
-        columns = k + vectors * (vectors - 1) // 2
-        stride = 2 * columns + self.gap()
-        kernel = Interaction(samples=samples, vectors=vectors, k=k, format=fmt, v=self.put(rows), x=self.room(stride * samples), stride_x=stride)
-        return self.job(kernel, kernel.x, stride, interaction.direct(v.reshape(samples, vectors, k).astype(np.uint16), fmt))
-
-
+        size = fmt.slot_bits // 8
+        rows.reshape(len(rows), -1, 64)[:, -1, (k * size - 1) % 64 + 1:] = 0xFF  # behind K: does not count
+        count = vectors * (vectors - 1) // 2
+        apart = fmt is DotFormat.TFLOAT32
+        stride, stride_pairs = size * (k + (0 if apart else count)) + self.gap(), size * count + self.gap()
+        kernel = Interaction(samples=samples, vectors=vectors, k=k, format=fmt, v=self.put(rows), x=self.room(stride * samples), stride_x=stride,
+                             **dict(pairs=self.room(stride_pairs * samples), stride_pairs=stride_pairs) if apart else {})
+        head, pairs = interaction.direct(v.reshape(samples, vectors, k).astype(STORE[size]), fmt)
+        if not apart:
+            return self.job(kernel, kernel.x, stride, np.concatenate([head, pairs], axis=1))
+        job = self.job(kernel, kernel.x, stride, head)
+        self._write(job.want, kernel.pairs, stride_pairs, pairs.view(np.uint8))
+        return job
 
     def codes(self, fmt: ConvertFormat, rows: int, columns: int, *, wild: bool = False) -> NDArray[Any]:
         """Numbers of the usual sizes; `wild`: every code, and rows with Inf and NaN."""
@@ -150,3 +158,13 @@ class Problem:
         kernel = EmbeddingBag(offsets=(0, *np.cumsum(lengths).tolist()), columns=columns, format=fmt, format_out=out, y=self.room(stride * len(lengths)), stride_out=stride,
                               **where, **kw)
         return self.job(kernel, kernel.y, stride, kernel.direct(table, index))
+
+
+def ranking_file(samples: int = 256) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """(parameters, the first samples, torch's outputs for them) of examples/data/ranking.npz."""
+    with np.load(RANKING, allow_pickle=False) as z:
+        every = {k: z[k] for k in z.files if k != "meta"}
+    batch = {k: every.pop(k)[: samples + (k == "offsets")] for k in ("dense", "categories", "offsets")}
+    batch["genres"] = every.pop("genres")[: batch["offsets"][-1]]
+    torch = {k: every.pop(k)[:samples] for k in ("logit", "probability")}
+    return every, batch, torch

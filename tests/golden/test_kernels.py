@@ -52,7 +52,7 @@ def test_transpose_is_of_what_numpy_says() -> None:
 
 
 @pytest.mark.parametrize("name", list(PE))
-@pytest.mark.parametrize("fmt", [DotFormat.BFLOAT16, DotFormat.FLOAT16], ids=lambda f: f.name.lower())
+@pytest.mark.parametrize("fmt", [DotFormat.BFLOAT16, DotFormat.FLOAT16, DotFormat.TFLOAT32], ids=lambda f: f.name.lower())
 @pytest.mark.parametrize(("samples", "vectors", "k"), [(1, 2, 1), (5, 7, 24), (100, 7, 24), (67, 3, 65), (3, 32, 40), (9, 33, 33)])
 def test_interaction(name: str, fmt: DotFormat, samples: int, vectors: int, k: int) -> None:
     check(Problem(samples).interaction(samples, vectors, k, fmt), name)
@@ -60,7 +60,8 @@ def test_interaction(name: str, fmt: DotFormat, samples: int, vectors: int, k: i
 
 def test_interaction_order() -> None:
     v = np.array([[[0x3F80], [0x4000], [0x4040]]], np.uint16)  # 1, 2, 3
-    assert interaction.direct(v, DotFormat.BFLOAT16).tolist() == [[0x3F80, 0x4000, 0x4040, 0x40C0]]  # 1; 2, 3; 6
+    head, pairs = interaction.direct(v, DotFormat.BFLOAT16)
+    assert head.tolist() == [[0x3F80]] and pairs.tolist() == [[0x4000, 0x4040, 0x40C0]]  # 1; 2, 3; 6
 
 
 FLOATS = [C.FLOAT32, C.BFLOAT16, C.FLOAT16, C.FLOAT8_E4M3FN, C.FLOAT8_E5M2]
@@ -160,7 +161,8 @@ BASE: dict[type, dict[str, Any]] = {
     (EmbeddingBag, dict(offsets=(0, 5, 3)), "offsets that end in (0, 5, 3); expected a piece of 1 or more, and offsets from 0 on that never fall"),
     (EmbeddingBag, dict(offsets=(0, 9999), piece=9999), "bytes for a piece of 9999 lookups; expected at most the 65536 of local memory: a smaller `piece`"),
     (Interaction, dict(vectors=1), "interaction of 3 samples of 1 vectors of 24: expected two vectors or more"),
-    (Interaction, dict(format=DotFormat.INT8), "int8; expected bfloat16 or float16"),
+    (Interaction, dict(format=DotFormat.INT8), "int8; expected bfloat16 or float16 or tfloat32"),
+    (Interaction, dict(format=DotFormat.TFLOAT32), "tfloat32: expected `pairs` with tfloat32, and not without"),
     (Interaction, dict(stride_x=89), "stride_x = 89; expected at least the 90 bytes of a row"),
     (Interaction, dict(vectors=65, stride_x=9000), "expected at most 64 vectors, and twice the 16640 bytes of a sample"),
     (Interaction, dict(k=100000, stride_x=1 << 20), "twice the 1400448 bytes of a sample and its products in the 65536 bytes of local memory"),

@@ -1,7 +1,8 @@
 """Pairwise interaction on a processing element: of each sample's vectors v_0 ... v_(n-1) the row (v_0, then v_i . v_j for all i < j, row by row), as ranking models have it.
 
 V (samples, vectors, K) lies in memory with rows of whole chunks of 64 bytes, one behind the other (what lies behind K in the last chunk does not count); X's rows are
-`stride_x` bytes apart, of K + vectors * (vectors - 1) / 2 elements of V's format. Every dot product is a GEMM's: chunks in order, rounded once to the format.
+`stride_x` bytes apart, of K + vectors * (vectors - 1) / 2 elements of V's format. Every dot product is a GEMM's: chunks in order, rounded once to the format. Of
+tfloat32 the products are binary32 and lie apart, at `pairs`, in rows `stride_pairs` apart: the engine makes no tfloat32.
 
 A few samples (`group`) make one product of all their rows with themselves; what is of two samples is not used. It costs the engine cycles that the command
 processor needs for the two instructions anyway. Blocks of samples come in while the ones before them are worked on.
@@ -43,21 +44,20 @@ from spec.pe import CHUNK_BYTES, DotFormat
 
 V, C = range(2)  # circular buffers
 INSTRUCTION = 23  # cycles of the command processor
-KINDS = {DotFormat.BFLOAT16: OutFormat.BFLOAT16, DotFormat.FLOAT16: OutFormat.FLOAT16}
-SIZE = 2
+KINDS = {DotFormat.BFLOAT16: OutFormat.BFLOAT16, DotFormat.FLOAT16: OutFormat.FLOAT16, DotFormat.TFLOAT32: OutFormat.FLOAT32}
 
 
-def direct(v: NDArray[np.integer], fmt: DotFormat) -> NDArray[Any]:
-    """What the program must give: (samples, K + pairs) of codes (samples, vectors, K)."""
+def direct(v: NDArray[np.integer], fmt: DotFormat) -> tuple[NDArray[Any], NDArray[Any]]:
+    """What the program must give: (v_0, dot products) of codes (samples, vectors, K)."""
     name = fmt.name.lower()
     first, second = np.triu_indices(v.shape[1], 1)
-    pairs = [convert.narrow(dot_product(s, s, name, name)[first, second], name) for s in v]
-    return np.concatenate([v[:, 0], np.array(pairs).reshape(len(v), len(first))], axis=1)
+    pairs = np.array([dot_product(s, s, name, name)[first, second] for s in v]).reshape(len(v), len(first))
+    return v[:, 0], pairs if fmt is DotFormat.TFLOAT32 else convert.narrow(pairs, name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interaction:
-    """Sizes, format (bfloat16 or float16) and places in memory.
+    """Sizes, format (bfloat16, float16 or tfloat32) and places in memory.
 
     Raises (from `program`):
         ValueError: another format, sizes or strides that are none, or a sample that does not fit local memory.
@@ -70,6 +70,8 @@ class Interaction:
     v: int
     x: int
     stride_x: int
+    pairs: int | None = None
+    stride_pairs: int = 0
 
     def __str__(self) -> str:
         return f"interaction of {self.samples} samples of {self.vectors} vectors of {self.k}"
@@ -79,8 +81,12 @@ class Interaction:
         return -(-self.k // self.format.lanes)
 
     @property
-    def columns(self) -> int:
-        return self.k + self.vectors * (self.vectors - 1) // 2
+    def size(self) -> int:
+        return self.format.slot_bits // 8
+
+    def _pairs(self) -> tuple[int, int]:
+        """Where the products go, and the bytes from row to row."""
+        return (self.x + self.k * self.size, self.stride_x) if self.pairs is None else (self.pairs, self.stride_pairs)
 
     def _cost(self, pe: PeParams, group: int) -> int:
         rows = group * self.vectors
@@ -88,7 +94,7 @@ class Interaction:
 
     def _rings(self, group: int, groups: int) -> tuple[Ring, Ring]:
         rows = group * self.vectors * groups
-        return Ring(V, rows * self.chunks * CHUNK_BYTES, 2), Ring(C, rows * up(group * self.vectors * SIZE, LINE), 2)
+        return Ring(V, rows * self.chunks * CHUNK_BYTES, 2), Ring(C, rows * up(group * self.vectors * self.size, LINE), 2)
 
     def blocks(self, pe: PeParams) -> tuple[int, int]:
         """(samples of a group, groups of a block).
@@ -110,7 +116,7 @@ class Interaction:
 
     def bound(self, pe: PeParams) -> int:
         group, _ = self.blocks(pe)
-        words = self.vectors * self.chunks + lines(self.k * SIZE) + self.vectors - 1
+        words = self.vectors * self.chunks + lines(self.k * self.size) + self.vectors - 1
         return max(-(-self.samples // group) * self._cost(pe, group), self.samples * words)
 
     def program(self, pe: PeParams) -> list[Instruction]:
@@ -122,13 +128,16 @@ class Interaction:
             raise ValueError(f"{self}: {self.format.name.lower()}; expected {' or '.join(f.name.lower() for f in KINDS)}")
         if self.vectors < 2:
             raise ValueError(f"{self}: expected two vectors or more")
-        check_rows(str(self), self.samples, self.k, [("stride_x", self.stride_x, self.columns * SIZE)])
+        if (self.format is DotFormat.TFLOAT32) != (self.pairs is not None):
+            raise ValueError(f"{self}, {self.format.name.lower()}: expected `pairs` with tfloat32, and not without")
+        head, rest = self.k * self.size, self.vectors * (self.vectors - 1) // 2 * self.size
+        check_rows(str(self), self.samples, self.k, [("stride_x", self.stride_x, head + (rest if self.pairs is None else 0)), ("stride_pairs", self._pairs()[1], rest)])
         group, groups = self.blocks(pe)
         v, c = self._rings(group, groups)
         yield from buffers(pe, str(self), [v, c])
         row = self.chunks * CHUNK_BYTES
         sample, line = self.vectors * row, c.room // (group * self.vectors * groups)
-        tail = (self.k - (self.chunks - 1) * self.format.lanes) * SIZE
+        tail = (self.k - (self.chunks - 1) * self.format.lanes) * self.size
         firsts = range(0, self.samples, group * groups)
 
         def block_in(first: int) -> Instruction:
@@ -140,7 +149,7 @@ class Interaction:
             count = min(group * groups, self.samples - first)
             if first + group * groups < self.samples:
                 yield block_in(first + group * groups)
-            yield store(v.peek(count * sample), self.x + first * self.stride_x, count, self.k * SIZE, self.stride_x, sample)
+            yield store(v.peek(count * sample), self.x + first * self.stride_x, count, self.k * self.size, self.stride_x, sample)
             starts = range(0, count, group)
             for s in starts:
                 rows = min(group, count - s) * self.vectors
@@ -154,15 +163,15 @@ class Interaction:
 
     def _leave(self, c: Ring, first: int, count: int, group: int, line: int) -> Iterator[Instruction]:
         """Products of a block to X: of every place in a group, row i of its samples in one go."""
-        room = group * self.vectors * line
+        room, (base, stride) = group * self.vectors * line, self._pairs()
         parts = []
         for g in range(min(group, count)):
-            to = self.x + (first + g) * self.stride_x + self.k * SIZE
+            to = base + (first + g) * stride
             n = -(-(count - g) // group)
             for i in range(self.vectors - 1):
-                nbytes = (self.vectors - 1 - i) * SIZE
-                at = (g * self.vectors + i) * line + (g * self.vectors + i + 1) * SIZE
-                parts.append((((n - 1) * room + nbytes, at), to, n, nbytes, group * self.stride_x, room))
+                nbytes = (self.vectors - 1 - i) * self.size
+                at = (g * self.vectors + i) * line + (g * self.vectors + i + 1) * self.size
+                parts.append((((n - 1) * room + nbytes, at), to, n, nbytes, group * stride, room))
                 to += nbytes
         for k, (piece, *rest) in enumerate(parts):
             yield store(c.block(*piece) if k == len(parts) - 1 else c.peek(*piece), *rest)
