@@ -164,8 +164,8 @@ BASE: dict[type, dict[str, Any]] = {
     (Interaction, dict(format=DotFormat.INT8), "int8; expected bfloat16 or float16 or tfloat32"),
     (Interaction, dict(format=DotFormat.TFLOAT32), "tfloat32: expected `pairs` with tfloat32, and not without"),
     (Interaction, dict(stride_x=89), "stride_x = 89; expected at least the 90 bytes of a row"),
-    (Interaction, dict(vectors=65, stride_x=9000), "expected at most 64 vectors, and twice the 16640 bytes of a sample"),
-    (Interaction, dict(k=100000, stride_x=1 << 20), "twice the 1400448 bytes of a sample and its products in the 65536 bytes of local memory"),
+    (Interaction, dict(vectors=65, stride_x=9000), "expected at most 64 vectors, and twice the 20864 bytes of a sample"),
+    (Interaction, dict(k=100000, stride_x=1 << 20), "twice the 1600512 bytes of a sample and its products in the 65536 bytes of local memory"),
 ], ids=str)
 def test_refusals(kind: Callable[..., Any], change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as e:

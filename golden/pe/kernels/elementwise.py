@@ -4,10 +4,11 @@ Y = op(X), op(X, B) or, for CLAMP, min(max(X, B), high), one instruction of the 
 (rows, columns) lie in memory at any byte, rows `stride` and `stride_out` bytes apart (0: packed). B is as large as X (ELEMENTS, packed rows `stride_b` apart), one
 row (ROW), one element a row (COLUMN, packed), or the binary32 `low` (SCALAR). Where everything is packed, rows do not matter and are taken as one.
 
-Bound, in cycles, with `size`, `size_b`, `size_out` bytes an element: the larger of what the unit takes and what the words take on the DMA engine's port of local memory::
+Bound, in cycles: what the unit takes, the words of B and Y as those of X::
 
-    rows * max(ceil(columns / PeParams.lanes), ceil(columns * size / 64), for B and Y likewise)
-    rows * (ceil(columns * size / 64) + ceil(columns * size_out / 64)), and for ELEMENTS ceil(columns * size_b / 64) a row more
+    rows * max(ceil(columns / PeParams.lanes), ceil(columns * size / 64))
+
+or, if that is more, what the rows of all tiles take on their way in and out (`rings.way`).
 """
 from __future__ import annotations
 
@@ -22,14 +23,18 @@ from golden.pe import sfu
 from golden.pe.kernels.panels import F32, Panel, apply, beats, check_format
 from golden.pe.kernels.rings import (
     BYTES_LIMIT,
+    NEAR,
     ROWS_LIMIT,
     Instruction,
+    Move,
     buffers,
     check_rows,
-    lines,
+    joined,
     load,
+    parts,
     size_of,
     store,
+    way,
 )
 from golden.pe.sfu import Rounding
 from spec.assembly import instruction
@@ -98,15 +103,20 @@ class Elementwise:
     def _rings(self, rows: int, columns: int) -> list[Any]:
         return [p.ring for p in self.panels(rows, columns) if p is not None]
 
-    def _cost(self, pe: PeParams, height: int, width: int) -> tuple[int, int]:
-        """Cycles of a tile: of the unit, of the DMA engine."""
+    def _cost(self, pe: PeParams, latency: int, height: int, width: int) -> tuple[int, int]:
+        """Cycles of a tile: of the unit, of its way in and out."""
         x, b, y = self.panels(height, width)
-        moved = [x, y] + ([b] if b is not None and b.place == SfuB.ELEMENTS else [])
-        return height * beats(pe, self.op, x, y, b), height * sum(lines(p.row_bytes) for p in moved)
+        reads: list[Move] = []
+        writes: list[Move] = []
+        for p, stride, moves in zip((x, b, y), self._strides(), (reads, reads, writes), strict=True):
+            if p is not None:
+                moves.append(joined(height, p.row_bytes, stride, p.line) if p.place == SfuB.ELEMENTS else (1, (width if p.place == SfuB.ROW else height) * p.size))
+        return height * beats(pe, self.op, x, y, b), way(pe, latency, reads, writes)
 
-    def bound(self, pe: PeParams) -> int:
-        rows, columns = self.shape()
-        return max(self._cost(pe, rows, columns))
+    def bound(self, pe: PeParams, latency: int = 0) -> int:
+        (rows, columns), (height, width) = self.shape(), self.tile(pe)
+        costs = [(n * m, self._cost(pe, latency, h, w)) for n, h in parts(rows, height) for m, w in parts(columns, width)]
+        return max(sum(n * c[k] for n, c in costs) for k in range(2))
 
     def tile(self, pe: PeParams) -> tuple[int, int]:
         """(rows, columns) of a tile: the fewest cycles, its own way in and out among them."""
@@ -118,7 +128,7 @@ class Elementwise:
                 rings = self._rings(height, width)
                 if size_of(rings) > pe.local_bytes or any(r.room >= BYTES_LIMIT for r in rings) or height >= ROWS_LIMIT:
                     continue
-                unit, moved = self._cost(pe, height, width)
+                unit, moved = self._cost(pe, NEAR, height, width)
                 cost = -(-rows // height) * -(-columns // width) * max(unit, moved, OVERHEAD) + unit + moved
                 if best is None or cost < best[0]:
                     best = cost, (height, width)

@@ -12,11 +12,10 @@ and be empty, whose result is +0 in every column. The rows of a bag are transpos
 2. with `mean` the sum, in binary32, is multiplied by RECIPROCAL of the bag's length;
 3. the last of these steps rounds to the result's format. NaN, infinities and zeros as in `golden.pe.sfu_rows`.
 
-Bounds, in cycles; W words of a row, w of a result's row, n_p lookups of piece p: the larger of what the DMA engine's port of local memory and the units take::
+Bounds, in cycles: what a row of the table a lookup, the list and the rows of the result take on their way (`rings.way`); of EmbeddingBag, if that is more, what the sums of
+pieces of n lookups take the special function unit::
 
-    Gather:        lookups * 2 W + ceil(lookups / 16)
-    EmbeddingBag:  lookups * W + ceil(lookups / 16) + bags * w
-                   sum over pieces of columns * max(ceil(n_p / PeParams.lanes), ceil(n_p * size / 64))
+    sum over pieces of columns * max(ceil(n / PeParams.lanes), ceil(n * size / 64))
 """
 from __future__ import annotations
 
@@ -44,6 +43,7 @@ from golden.pe.kernels.rings import (
     size_of,
     store,
     up,
+    way,
 )
 from golden.pe.kernels.rowwise import reciprocal
 from spec.assembly import instruction
@@ -86,8 +86,8 @@ class Gather:
     def __str__(self) -> str:
         return f"gather of {self.lookups} rows of {self.row_bytes} bytes"
 
-    def bound(self, pe: PeParams) -> int:
-        return 2 * self.lookups * lines(self.row_bytes) + lines(INDEX_BYTES * self.lookups)
+    def bound(self, pe: PeParams, latency: int = 0) -> int:
+        return way(pe, latency, [(self.lookups, self.row_bytes), (1, INDEX_BYTES * self.lookups)], [(self.lookups, self.row_bytes)])
 
     def program(self, pe: PeParams) -> list[Instruction]:
         """Instructions of one core."""
@@ -172,9 +172,9 @@ class EmbeddingBag:
         return [Piece(b, s, min(self.piece, end - s), s == start, s + self.piece >= end)
                 for b, (start, end) in enumerate(zip(self.offsets, self.offsets[1:], strict=False)) for s in range(start, end, self.piece)]
 
-    def bound(self, pe: PeParams) -> int:
+    def bound(self, pe: PeParams, latency: int = 0) -> int:
         size = self.format.slot_bits // 8
-        moved = self.lookups * lines(self.columns * size) + lines(INDEX_BYTES * self.lookups) + (len(self.offsets) - 1) * lines(self.columns * self.out.slot_bits // 8)
+        moved = way(pe, latency, [(self.lookups, self.columns * size), (1, INDEX_BYTES * self.lookups)], [(len(self.offsets) - 1, self.columns * self.out.slot_bits // 8)])
         return max(moved, sum(self.columns * max(-(-p.n // pe.lanes), lines(p.n * size)) for p in self.pieces()))
 
     def direct(self, table: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:

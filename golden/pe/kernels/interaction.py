@@ -5,12 +5,14 @@ V (samples, vectors, K) lies in memory with rows of whole chunks of 64 bytes, on
 tfloat32 the products are binary32 and lie apart, at `pairs`, in rows `stride_pairs` apart: the engine makes no tfloat32.
 
 A few samples (`group`) make one product of all their rows with themselves; what is of two samples is not used. It costs the engine cycles that the command
-processor needs for the two instructions anyway. Blocks of samples come in while the ones before them are worked on.
+processor needs for the two instructions anyway. Blocks of samples come in while the ones before them are worked on; the layout unit puts their rows together, which
+leave whole.
 
-Bound, in cycles: the larger of what a group takes and what the words take on the DMA engine's port of local memory::
+Bound, in cycles: what the groups take the engine, or the command processor::
 
-    groups * max(2 * INSTRUCTION, rows * chunks * ceil(rows / PeParams.rows))      rows = group * vectors
-    samples * (vectors * chunks + ceil(K * size / 64) + vectors - 1)
+    ceil(samples / group) * max(2 * INSTRUCTION, rows * chunks * ceil(rows / PeParams.rows))      rows = group * vectors
+
+or, if that is more, what V and the results take on their way (`rings.way`).
 """
 from __future__ import annotations
 
@@ -31,18 +33,19 @@ from golden.pe.kernels.rings import (
     Ring,
     buffers,
     check_rows,
-    lines,
     load,
     size_of,
     store,
     up,
+    way,
 )
 from spec.assembly import instruction
 from spec.isa import OutFormat
+from spec.layout_unit import LayoutOp
 from spec.params import PeParams
 from spec.pe import CHUNK_BYTES, DotFormat
 
-V, C = range(2)  # circular buffers
+V, C, X = range(3)  # circular buffers
 INSTRUCTION = 23  # cycles of the command processor
 KINDS = {DotFormat.BFLOAT16: OutFormat.BFLOAT16, DotFormat.FLOAT16: OutFormat.FLOAT16, DotFormat.TFLOAT32: OutFormat.FLOAT32}
 
@@ -92,9 +95,15 @@ class Interaction:
         rows = group * self.vectors
         return max(2 * INSTRUCTION, rows * self.chunks * -(-rows // pe.rows))
 
-    def _rings(self, group: int, groups: int) -> tuple[Ring, Ring]:
-        rows = group * self.vectors * groups
-        return Ring(V, rows * self.chunks * CHUNK_BYTES, 2), Ring(C, rows * up(group * self.vectors * self.size, LINE), 2)
+    def _widths(self) -> tuple[int, int]:
+        """Bytes of v_0 and of the products of a sample."""
+        return self.k * self.size, self.vectors * (self.vectors - 1) // 2 * self.size
+
+    def _rings(self, group: int, groups: int) -> list[Ring]:
+        """Of V, the products, and rows of results: together, or products alone."""
+        rows, (head, rest) = group * self.vectors * groups, self._widths()
+        out = rest if self.pairs is not None else head + rest
+        return [Ring(V, rows * self.chunks * CHUNK_BYTES, 2), Ring(C, rows * up(group * self.vectors * self.size, LINE), 2), Ring(X, group * groups * up(out, LINE), 2)]
 
     def blocks(self, pe: PeParams) -> tuple[int, int]:
         """(samples of a group, groups of a block).
@@ -114,10 +123,12 @@ class Interaction:
         most = -(-self.samples // group)
         return group, next(n for n in (min(most, 64 >> s) for s in range(7)) if fits(group, n))
 
-    def bound(self, pe: PeParams) -> int:
-        group, _ = self.blocks(pe)
-        words = self.vectors * self.chunks + lines(self.k * self.size) + self.vectors - 1
-        return max(-(-self.samples // group) * self._cost(pe, group), self.samples * words)
+    def bound(self, pe: PeParams, latency: int = 0) -> int:
+        group, groups = self.blocks(pe)
+        (head, rest), block = self._widths(), self.vectors * self.chunks * CHUNK_BYTES * group * groups
+        out = [(self.samples, head), (self.samples, rest)] if self.pairs is not None else [(self.samples, head + rest)]
+        whole = self.samples * self.vectors * self.chunks * CHUNK_BYTES
+        return max(-(-self.samples // group) * self._cost(pe, group), way(pe, latency, [(whole // block, block), (1, whole % block)], out))
 
     def program(self, pe: PeParams) -> list[Instruction]:
         """Instructions of one core."""
@@ -130,11 +141,11 @@ class Interaction:
             raise ValueError(f"{self}: expected two vectors or more")
         if (self.format is DotFormat.TFLOAT32) != (self.pairs is not None):
             raise ValueError(f"{self}, {self.format.name.lower()}: expected `pairs` with tfloat32, and not without")
-        head, rest = self.k * self.size, self.vectors * (self.vectors - 1) // 2 * self.size
+        head, rest = self._widths()
         check_rows(str(self), self.samples, self.k, [("stride_x", self.stride_x, head + (rest if self.pairs is None else 0)), ("stride_pairs", self._pairs()[1], rest)])
         group, groups = self.blocks(pe)
-        v, c = self._rings(group, groups)
-        yield from buffers(pe, str(self), [v, c])
+        v, c, x = self._rings(group, groups)
+        yield from buffers(pe, str(self), [v, c, x])
         row = self.chunks * CHUNK_BYTES
         sample, line = self.vectors * row, c.room // (group * self.vectors * groups)
         tail = (self.k - (self.chunks - 1) * self.format.lanes) * self.size
@@ -149,7 +160,12 @@ class Interaction:
             count = min(group * groups, self.samples - first)
             if first + group * groups < self.samples:
                 yield block_in(first + group * groups)
-            yield store(v.peek(count * sample), self.x + first * self.stride_x, count, self.k * self.size, self.stride_x, sample)
+            line_x = x.room // (group * groups)
+            if self.pairs is None:
+                yield instruction("layout", a=v.peek(count * sample), d=x.peek((count - 1) * line_x + head), kind=LayoutOp.COPY, size=self.size.bit_length() - 1, rows=count,
+                                  columns=self.k, stride_a=sample, stride_d=line_x)
+            else:
+                yield store(v.peek((count - 1) * sample + head), self.x + first * self.stride_x, count, head, self.stride_x, sample)
             starts = range(0, count, group)
             for s in starts:
                 rows = min(group, count - s) * self.vectors
@@ -158,20 +174,24 @@ class Interaction:
                                   format_b=self.format, held=rows, rows=rows, chunks=self.chunks, tail=tail, stride_a=row, stride_b=row)
                 to = (rows * line, s * self.vectors * line)
                 yield instruction("reduce", d=c.block(*to) if last else c.peek(*to), held=rows, rows=rows, chunks=self.chunks, stride_d=line, out=KINDS[self.format])
-            yield from self._leave(c, first, count, group, line)
+            yield from self._rows(c, x, count, group, line)
+            out_at, stride = self._pairs() if self.pairs is not None else (self.x, self.stride_x)
+            nbytes = rest if self.pairs is not None else head + rest
+            yield store(x.block((count - 1) * line_x + nbytes), out_at + first * stride, count, nbytes, stride, line_x)
         yield instruction("sync", tag=0xFFFF)
 
-    def _leave(self, c: Ring, first: int, count: int, group: int, line: int) -> Iterator[Instruction]:
-        """Products of a block to X: of every place in a group, row i of its samples in one go."""
-        room, (base, stride) = group * self.vectors * line, self._pairs()
-        parts = []
+    def _rows(self, c: Ring, x: Ring, count: int, group: int, line: int) -> Iterator[Instruction]:
+        """Products of a block to rows: of every place in a group, row i of all its samples in one go."""
+        room, line_x = group * self.vectors * line, x.room // (c.room // (self.vectors * line))
+        pieces = []
         for g in range(min(group, count)):
-            to = base + (first + g) * stride
-            n = -(-(count - g) // group)
+            n, to = -(-(count - g) // group), g * line_x + (0 if self.pairs is not None else self.k * self.size)
             for i in range(self.vectors - 1):
-                nbytes = (self.vectors - 1 - i) * self.size
+                columns = self.vectors - 1 - i
                 at = (g * self.vectors + i) * line + (g * self.vectors + i + 1) * self.size
-                parts.append((((n - 1) * room + nbytes, at), to, n, nbytes, group * stride, room))
-                to += nbytes
-        for k, (piece, *rest) in enumerate(parts):
-            yield store(c.block(*piece) if k == len(parts) - 1 else c.peek(*piece), *rest)
+                pieces.append((((n - 1) * room + columns * self.size, at), ((n - 1) * group * line_x + columns * self.size, to), n, columns))
+                to += columns * self.size
+        for k, (source, target, n, columns) in enumerate(pieces):
+            last = k == len(pieces) - 1
+            yield instruction("layout", a=c.block(*source) if last else c.peek(*source), d=x.block(*target) if last else x.peek(*target), kind=LayoutOp.COPY,
+                              size=self.size.bit_length() - 1, rows=n, columns=columns, stride_a=room, stride_d=group * line_x)

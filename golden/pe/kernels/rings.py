@@ -2,6 +2,11 @@
 
 A kernel's buffers are rings of blocks; an instruction that fills a block publishes all of it, the last that reads it frees all of it, whatever part
 of it holds data. So an operand never goes over the end of its buffer.
+
+What rows take on their way, in cycles, with memory `latency` cycles away (:func:`way`): the largest of
+
+* the words of all rows, in and out: the DMA engine has one port of local memory, 64 bytes a cycle;
+* the bursts of the rows in, and of the rows out, a burst of k beats in flight for latency + k + 2, `PeParams.dma_depth` of them at a time. A row is one burst a page of 4 KiB.
 """
 from __future__ import annotations
 
@@ -10,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec.assembly import instruction
+from spec.dma import PAGE_BYTES
 from spec.isa import DMA_ARGS, HEAD
 from spec.params import PeParams
 
 Instruction = dict[str, int]
 Operand = tuple[int, int, int, int]
 
+NEAR = 100  # cycles to memory that plans are made for
 LINE = 64  # bytes of a row of local memory
 BYTES_LIMIT = 1 << next(f.width for f in HEAD if f.name == "a_bytes")  # an operand has fewer
 ROWS_LIMIT = 1 << DMA_ARGS.widths["rows"]
@@ -29,6 +36,28 @@ def up(x: int, to: int) -> int:
 def lines(nbytes: int) -> int:
     """Rows of local memory that hold `nbytes` from the start of one."""
     return -(-nbytes // LINE)
+
+
+def parts(n: int, part: int) -> list[tuple[int, int]]:
+    """(count, size) of the parts of `n`, the last one smaller."""
+    return [(k, size) for k, size in ((n // part, part), (1, n % part)) if k and size]
+
+
+Move = tuple[int, int]  # rows, bytes of each
+
+
+def _flight(pe: PeParams, latency: int, moves: Sequence[Move]) -> int:
+    cycles = 0
+    for rows, nbytes in moves:
+        pages, rest = divmod(nbytes, PAGE_BYTES)
+        cycles += rows * (pages * (latency + lines(PAGE_BYTES) + 2) + (latency + lines(rest) + 2 if rest else 0))
+    return -(-cycles // pe.dma_depth)
+
+
+def way(pe: PeParams, latency: int, reads: Sequence[Move], writes: Sequence[Move]) -> int:
+    """What rows take on their way, as said above."""
+    words = sum(rows * lines(nbytes) for rows, nbytes in (*reads, *writes))
+    return max(words, _flight(pe, latency, reads), _flight(pe, latency, writes))
 
 
 def odd(nbytes: int) -> int:
@@ -71,11 +100,15 @@ def buffers(pe: PeParams, what: str, rings: Sequence[Ring]) -> Iterator[Instruct
         at += r.room * r.count
 
 
-def _shape(rows: int, row_bytes: int, stride: int, local_stride: int) -> dict[str, Any]:
+def joined(rows: int, row_bytes: int, stride: int, local_stride: int) -> Move:
     """Rows that follow each other on both sides are one row."""
-    if rows == 1 or stride == local_stride == row_bytes and rows * row_bytes < BYTES_LIMIT:
-        return dict(rows=1, planes=1, row_bytes=rows * row_bytes)
-    return dict(rows=rows, planes=1, row_bytes=row_bytes, row_memory=stride, row_local=local_stride)
+    one = rows == 1 or stride == local_stride == row_bytes and rows * row_bytes < BYTES_LIMIT
+    return (1, rows * row_bytes) if one else (rows, row_bytes)
+
+
+def _shape(rows: int, row_bytes: int, stride: int, local_stride: int) -> dict[str, Any]:
+    n, nbytes = joined(rows, row_bytes, stride, local_stride)
+    return dict(rows=n, planes=1, row_bytes=nbytes) | (dict(row_memory=stride, row_local=local_stride) if n > 1 else {})
 
 
 def load(to: Operand, address: int, rows: int, row_bytes: int, stride: int, local_stride: int) -> Instruction:

@@ -11,10 +11,11 @@ the other.
 | LayerNorm | ROW_SUM, SUB, MUL, ROW_SUM, MUL, then MUL gamma, ADD beta | MUL 1/n, MUL 1/n, ADD epsilon, RSQRT |
 | RmsNorm | MUL, ROW_SUM, MUL, then MUL gamma | MUL 1/n, ADD epsilon, RSQRT |
 
-Bound, in cycles: every step of all elements takes max(ceil(columns / PeParams.lanes), words of its largest operand) a row, one step after the other; every row
-comes in and goes out by the DMA engine's port of local memory::
+Bound, in cycles: every step of all elements takes max(ceil(columns / PeParams.lanes), words of its largest operand) a row, one step after the other::
 
-    rows * max(sum over steps of max(ceil(columns / lanes), ceil(columns * size / 64)), ceil(columns * size_in / 64) + ceil(columns * size_out / 64))
+    rows * sum over steps of max(ceil(columns / lanes), ceil(columns * size / 64))
+
+or, if that is more, what the rows take on their way in and out (`rings.way`).
 """
 from __future__ import annotations
 
@@ -30,14 +31,18 @@ from golden.pe import sfu, sfu_rows
 from golden.pe.kernels.panels import F32, Panel, apply, beats, check_format
 from golden.pe.kernels.rings import (
     BYTES_LIMIT,
+    LINE,
+    NEAR,
     ROWS_LIMIT,
     Instruction,
     buffers,
     check_rows,
-    lines,
+    joined,
     load,
     size_of,
     store,
+    up,
+    way,
 )
 from spec.assembly import instruction
 from spec.convert import ConvertFormat
@@ -131,8 +136,18 @@ class RowKernel:
         p = self.panels(Plan(1, 1, 0))
         return [beats(pe, s.op, p[s.a], p[s.d], None if s.b is None else p[s.b]) for s in self.steps if p[s.a].place != SfuB.COLUMN]
 
-    def bound(self, pe: PeParams) -> int:
-        return self.rows * max(sum(self._beats(pe)), sum(map(lines, self._row_bytes())))
+    def _strides(self) -> tuple[int, int]:
+        return self.stride or self._row_bytes()[0], self.stride_out or self._row_bytes()[1]
+
+    def _way(self, pe: PeParams, latency: int, rows: int) -> int:
+        """Of `rows` rows in and out."""
+        sides = [joined(rows, nbytes, stride, up(nbytes, LINE)) for nbytes, stride in zip(self._row_bytes(), self._strides(), strict=True)]
+        return way(pe, latency, sides[:1], sides[1:])
+
+    def bound(self, pe: PeParams, latency: int = 0) -> int:
+        rows = self.plan(pe).rows
+        whole, rest = divmod(self.rows, rows)
+        return max(self.rows * sum(self._beats(pe)), whole * self._way(pe, latency, rows) + (self._way(pe, latency, rest) if rest else 0))
 
     def plan(self, pe: PeParams) -> Plan:
         """The plan with the fewest cycles of those that fit.
@@ -140,7 +155,7 @@ class RowKernel:
         Raises:
             ValueError: none does.
         """
-        wide, moved = self._beats(pe), sum(map(lines, self._row_bytes()))
+        wide = self._beats(pe)
         narrow = len(self.steps) - len(wide)
         best: tuple[int, Plan] | None = None
         for n in sorted({min(self.rows, 1 << s) for s in range(12)}):
@@ -152,7 +167,8 @@ class RowKernel:
                     continue
                 wait = LATENCY // together
                 work = sum(max(n * w, wait) + (LATENCY if together == 1 else 0) for w in wide) + narrow * max(n // pe.lanes, LATENCY if together == 1 else wait)
-                cost = blocks * max(work, moved * n) + (blocks * moved * n if not ahead else moved * n)
+                moved = self._way(pe, NEAR, n) + (0 if ahead else 2 * NEAR)
+                cost = blocks * max(work, moved) + (moved if ahead else blocks * moved)
                 if best is None or cost < best[0]:
                     best = cost, plan
         if best is None or self.columns >= COLUMNS_LIMIT:
@@ -168,7 +184,7 @@ class RowKernel:
         for name in ("format", "out"):
             check_format(str(self), name, getattr(self, name))
         in_bytes, out_bytes = self._row_bytes()
-        stride, stride_out = self.stride or in_bytes, self.stride_out or out_bytes
+        stride, stride_out = self._strides()
         check_rows(str(self), self.rows, self.columns, [("stride", stride, in_bytes), ("stride_out", stride_out, out_bytes)])
         plan = self.plan(pe)
         panels = self.panels(plan)

@@ -4,9 +4,7 @@ A (rows, columns) and B (columns, rows) lie in memory at any byte, their rows `s
 transposes it, and it leaves by DMA, while the next one is on its way in. In local memory rows of both tiles start at odd multiples of 64 bytes, so that a
 column meets every bank. A single row or column is only moved.
 
-Bound, in cycles: every row of a tile comes in and goes out by the DMA engine's one port of local memory, 64 bytes a cycle::
-
-    rows * sum over tiles of columns of ceil(width * size / 64)  +  columns * sum over tiles of rows of ceil(height * size / 64)
+Bound, in cycles: what the rows take on their way (`rings.way`), A's in, one a row of A and tile of columns, and B's out, one a row of B and tile of rows.
 """
 from __future__ import annotations
 
@@ -19,16 +17,20 @@ from numpy.typing import NDArray
 from golden.pe.kernels.rings import (
     BYTES_LIMIT,
     LINE,
+    NEAR,
     ROWS_LIMIT,
     Instruction,
     Ring,
     buffers,
     check_rows,
+    joined,
     lines,
     load,
     odd,
+    parts,
     size_of,
     store,
+    way,
 )
 from spec.assembly import instruction
 from spec.isa import LAYOUT_ARGS
@@ -42,10 +44,6 @@ OVERHEAD = 64  # cycles that a tile costs beyond its words, in the choice of til
 def direct(a: NDArray[np.integer]) -> NDArray[np.integer]:
     """What the program must give."""
     return np.ascontiguousarray(a.T)
-
-
-def _parts(n: int, part: int) -> list[int]:
-    return [part] * (n // part) + ([n % part] if n % part else [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,31 +77,32 @@ class Transpose:
     def vector(self) -> bool:
         return min(self.rows, self.columns) == 1
 
-    def _words(self, height: int, width: int) -> int:
-        sides = [(self.rows, self.columns, width), (self.columns, self.rows, height)]
-        if self.vector and self.size in self.strides():  # its elements follow each other on both sides
-            sides = [(1, max(self.rows, self.columns), max(height, width))] * 2
-        return sum(n * sum(lines(w * self.size) for w in _parts(m, part)) for n, m, part in sides)
+    def _way(self, pe: PeParams, latency: int, height: int, width: int) -> int:
+        sides = [[(n * self.rows, w * self.size) for n, w in parts(self.columns, width)], [(n * self.columns, h * self.size) for n, h in parts(self.rows, height)]]
+        if self.vector:
+            sides = [[joined(n, nbytes, stride, self.size) for n, nbytes in side] for side, stride in zip(sides, self.strides(), strict=True)]
+        return way(pe, latency, *sides)
 
     def tile(self, pe: PeParams) -> tuple[int, int]:
         """(rows, columns) of a tile of A: the fewest cycles, its own way in and out among them."""
         best: tuple[int, tuple[int, int]] | None = None
         most = min(ROWS_LIMIT, 1 << LAYOUT_ARGS.widths["rows"]) - 1
-        options = [sorted({min(n, most, 1 << s) for s in range(17)}, reverse=True) for n in (self.rows, self.columns)]
+        options = [sorted({min(n, most, m << s) for s in range(16) for m in (1, 3)}, reverse=True) for n in (self.rows, self.columns)]
         for height in options[0]:
             for width in options[1]:
                 rings = self._rings(height, width)
                 if size_of(rings) > pe.local_bytes or any(r.room >= BYTES_LIMIT for r in rings):
                     continue
                 tiles = -(-self.rows // height) * -(-self.columns // width)
-                cost = self._words(height, width) + OVERHEAD * tiles + height * lines(width * self.size) + width * lines(height * self.size)
+                once = [(height, width * self.size)], [(width, height * self.size)]
+                cost = self._way(pe, NEAR, height, width) + OVERHEAD * tiles + way(pe, NEAR, once[0], []) + way(pe, NEAR, [], once[1])
                 if best is None or cost < best[0]:
                     best = cost, (height, width)
         assert best is not None  # a tile of one element takes 256 bytes
         return best[1]
 
-    def bound(self, pe: PeParams) -> int:
-        return self._words(*self.tile(pe))
+    def bound(self, pe: PeParams, latency: int = 0) -> int:
+        return self._way(pe, latency, *self.tile(pe))
 
     def program(self, pe: PeParams) -> list[Instruction]:
         """Instructions of one core."""
