@@ -9,7 +9,7 @@ Bound, in cycles: what the rows take on their way (`rings.way`), A's in, one a r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from golden.pe.kernels.rings import (
     NEAR,
     ROWS_LIMIT,
     Instruction,
+    Move,
     Ring,
     buffers,
     check_rows,
@@ -77,11 +78,16 @@ class Transpose:
     def vector(self) -> bool:
         return min(self.rows, self.columns) == 1
 
-    def _way(self, pe: PeParams, latency: int, height: int, width: int) -> int:
+    def _moves(self, height: int, width: int) -> list[list[Move]]:
+        """Rows in and rows out, by tiles of so many rows and columns."""
         sides = [[(n * self.rows, w * self.size) for n, w in parts(self.columns, width)], [(n * self.columns, h * self.size) for n, h in parts(self.rows, height)]]
         if self.vector:
             sides = [[joined(n, nbytes, stride, self.size) for n, nbytes in side] for side, stride in zip(sides, self.strides(), strict=True)]
-        return way(pe, latency, *sides)
+        return sides
+
+    def _way(self, pe: PeParams, latency: int, height: int, width: int) -> int:
+        reads, writes = self._moves(height, width)
+        return way(pe, latency, reads, writes)
 
     def tile(self, pe: PeParams) -> tuple[int, int]:
         """(rows, columns) of a tile of A: the fewest cycles, its own way in and out among them."""
@@ -94,8 +100,8 @@ class Transpose:
                 if size_of(rings) > pe.local_bytes or any(r.room >= BYTES_LIMIT for r in rings):
                     continue
                 tiles = -(-self.rows // height) * -(-self.columns // width)
-                once = [(height, width * self.size)], [(width, height * self.size)]
-                cost = self._way(pe, NEAR, height, width) + OVERHEAD * tiles + way(pe, NEAR, once[0], []) + way(pe, NEAR, [], once[1])
+                reads, writes = replace(self, rows=height, columns=width)._moves(height, width)
+                cost = self._way(pe, NEAR, height, width) + OVERHEAD * tiles + way(pe, NEAR, reads, []) + way(pe, NEAR, [], writes)
                 if best is None or cost < best[0]:
                     best = cost, (height, width)
         assert best is not None  # a tile of one element takes 256 bytes
