@@ -151,20 +151,20 @@ def collectives(params: SystemParams) -> tuple[float, list[dict[str, Any]]]:
 
 def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m bench.sim", description=__doc__)
-    p.add_argument("--block", default="", help="only these blocks (comma-separated; engines: those of the processing element), without the all-reduce")
+    p.add_argument("--block", default="", help="only these, comma-separated: blocks, groups (dpe, re, sfu, …), engines for the processing element; without the all-reduce")
     p.add_argument("--seed", type=int, default=runner.DEFAULT_SEED)
     p.add_argument("--waves", action="store_true", help="write a wave file per block")
     a = p.parse_args(argv)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
     start = time.perf_counter()
     try:
-        wanted = a.block.split(",") if a.block else ["system"]
-        names = list(dict.fromkeys(n for w in wanted for n in (registry.of_job(w) if w in registry.JOBS else [w])))
+        names, by_name = registry.expand(a.block or "system")
         todo, left = jobs(names)
         if not a.block:
-            left.append(f"not of this job: {', '.join(registry.of_job('engines'))} (make sim BLOCK=engines, or one of them)")
-            by_name = [n for n, plan in registry.blocks().items() if plan.long]
-            left += [f"left out, by name or in the long tier: {', '.join(by_name)} (make sim BLOCK={by_name[0]})"] if by_name else []
+            others, more = registry.expand("engines")
+            left.append(f"not of this job: {', '.join(others)} (make sim BLOCK=engines, a group or one of them)")
+            by_name += more
+        left += [f"left out, by name or in the long tier: {', '.join(by_name)} (make sim BLOCK={by_name[0]})"] if by_name else []
         params = None if a.block else config("tiny").replace(nodes=RANKS)
         console.print(f"{len(todo)} block simulations, {os.cpu_count()} at a time")
         rows, done = run_all(todo, a.seed, a.waves, params, console)

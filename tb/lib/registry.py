@@ -3,7 +3,8 @@
 Keys: [block] name, title, dut ("module:callable"), config, args (attribute paths into the configuration, or "=literal"),
 bench (cocotb module, or a list of them), simulators, four_state (the tests that the fast tier runs on Icarus; default all), depth,
 long (true: the long tier alone runs it, `make sim` only by name), job ("system", the default: what the main job stands on; "engines": the
-processing element's, which `make sim` runs by name, or with BLOCK=engines); [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
+processing element's, which `make sim` runs by name, or with BLOCK=engines), group (a name that `make sim` and `make waves` take for the benches of
+one unit); [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from typing import Any
 from spec.params import config as named_config
 from tb.lib.simulators import ROOT
 
-_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "four_state", "depth", "waves", "long", "job"}
+_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "four_state", "depth", "waves", "long", "job", "group"}
 JOBS = ("system", "engines")
 
 
@@ -35,6 +36,7 @@ class BlockPlan:
     four_state: tuple[str, ...] = ()
     waves: str = ""  # test that `make waves` runs; default the first
     job: str = "system"
+    group: str = ""
     long: bool = False  # dear to build: only the long tier, and whoever names it, runs it
     ports: dict[str, str] = field(default_factory=dict)
     memory_bytes: int = 1 << 20
@@ -107,12 +109,49 @@ def blocks() -> dict[str, BlockPlan]:
     return plans
 
 
-def of_job(job: str) -> list[str]:
-    """Blocks of a job that are not left to the long tier."""
-    return [n for n, plan in blocks().items() if plan.job == job and not plan.long]
+def sets() -> dict[str, list[str]]:
+    """Names that stand for several blocks, jobs first, then groups, with all their blocks. A block that has the name of its group is the first."""
+    found: dict[str, list[str]] = {job: [] for job in JOBS}
+    for name, plan in blocks().items():
+        found[plan.job].append(name)
+        if plan.group:
+            found.setdefault(plan.group, []).append(name)
+    return {s: sorted(names, key=lambda n: n != s) for s, names in found.items()}
+
+
+def expand(wanted: str) -> tuple[list[str], list[str]]:
+    """(blocks to run, blocks left to the long tier) of a comma-separated list of blocks, groups and jobs. Who names a block gets it; of a set
+    those stay out that are dear to build, unless the set bears the block's name.
+
+    Raises:
+        KeyError: no such name; the message lists what there is.
+    """
+    run: list[str] = []
+    left: list[str] = []
+    for name in wanted.split(","):
+        members = sets().get(name) or [find(name).name]
+        for n in members:
+            (left if blocks()[n].long and n != name else run).append(n)
+    return list(dict.fromkeys(run)), [n for n in dict.fromkeys(left) if n not in run]
+
+
+def first(name: str) -> BlockPlan:
+    """The block of that name, or the first of the group.
+
+    Raises:
+        KeyError: no such name; the message lists what there is.
+    """
+    return find(name if name in blocks() or name not in sets() else expand(name)[0][0])
 
 
 def find(name: str) -> BlockPlan:
-    if name not in blocks():
-        raise KeyError(f"no block {name!r}; known: {', '.join(blocks())}")
-    return blocks()[name]
+    """The block of that name.
+
+    Raises:
+        KeyError: no such block; the message lists what there is.
+    """
+    if name in blocks():
+        return blocks()[name]
+    if name in sets():
+        raise KeyError(f"{name} stands for several blocks: {', '.join(sets()[name])}; name one, or make sim BLOCK={name}")
+    raise KeyError(f"no block {name!r}; blocks: {', '.join(blocks())}; groups: {', '.join(sets())}")

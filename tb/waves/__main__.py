@@ -20,7 +20,7 @@ from tb.waves.trace import Trace
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     p = argparse.ArgumentParser(prog="python -m tb.waves", description=__doc__.splitlines()[0])
     what = p.add_mutually_exclusive_group(required=True)
-    what.add_argument("--block")
+    what.add_argument("--block", help="block, or a group: its first block")
     what.add_argument("--trace", type=Path, help="trace of a whole system: only its save file is written")
     p.add_argument("--config", default="tiny", help="with --trace: configuration of the system")
     p.add_argument("--sim", default="", help="verilator or icarus (default: the first of the block's plan)")
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     if a.trace:
         return system(a.trace, a.config)
     try:
-        plan = registry.find(a.block)
+        plan = registry.first(a.block)
         test = a.test or plan.waves or plan.tests[0]
         out = runner.run(plan, a.sim or plan.simulators[0], tests=[test], seed=a.seed, waves=True)
     except (MissingTool, BuildError, KeyError, ValueError) as e:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,29 @@ def test_feature_without_test_is_refused(tmp_path: Path) -> None:
     bad.write_text('[block]\nname = "x"\n[[feature]]\nname = "f"\ntests = []\n')
     with pytest.raises(ValueError, match="feature"):
         registry.load(bad)
+
+
+def test_group_names() -> None:
+    """What `make sim BLOCK=…` takes: every unit of the processing element under its short name."""
+    assert {"dpe", "re", "sfu", "numeric", "dma", "cp", "pe", "engines", "system"} <= set(registry.sets())
+    assert set(registry.sets()["numeric"]) == {p.stem for p in (ROOT / "tb" / "numeric").glob("*.toml")}
+    for name, members in registry.sets().items():
+        run, left = registry.expand(name)
+        assert run and sorted(run + left) == sorted(members), name
+        assert name not in registry.blocks() or run[0] == name == registry.first(name).name, f"{name} is a block and another group"
+        assert not [n for n in run if registry.blocks()[n].long and n != name], name
+    assert [registry.first(g).name for g in ("dpe", "re", "numeric", "nmc")] == ["dot_product", "reduction", "convert", "nmc"]
+    assert registry.expand("sfu_wide,re,sfu_wide") == (["sfu_wide", "reduction"], ["reduction_chain"])
+    assert registry.expand("dma,dma_full")[0] == ["dma", "dma_full"]  # whoever names a block gets it
+
+
+@pytest.mark.parametrize("call", [registry.find, registry.first, registry.expand])
+def test_unknown_block_lists_what_there_is(call: Callable[[str], object]) -> None:
+    with pytest.raises(KeyError, match="no block 'dqe'; blocks: .*nmc.*; groups: .*dpe, pe, re, sfu") as e:
+        call("dqe")
+    assert "sfu_wide" in str(e.value)
+
+
+def test_one_block_is_not_a_group() -> None:
+    with pytest.raises(KeyError, match="dpe stands for several blocks: dot_product, .*; name one, or make sim BLOCK=dpe"):
+        registry.find("dpe")
