@@ -29,7 +29,7 @@ setup-system:  ## optional Debian packages: four-state simulator, viewer, faster
 	apt-get install -y -q iverilog ccache liblz4-dev zlib1g-dev
 	apt-get install -y -q gtkwave || echo "gtkwave was not installed; waves still open in any FST viewer"
 
-sim: $(STAMP)  ## main job: every block against golden, then the all-reduce (BLOCK=name: one block; BLOCK=engines: the processing element's)
+sim: $(STAMP)  ## main job: every block against golden, then the all-reduce (BLOCK=name: one block; dpe, re, sfu, numeric, dma, cp, pe: a unit; engines: the processing element's)
 	@$(PY) -m bench.sim $(if $(BLOCK),--block $(BLOCK)) --seed $(SEED) $(if $(filter 1,$(WAVES)),--waves)
 
 test: $(STAMP)  ## fast tier, what CI runs
@@ -41,7 +41,7 @@ test-long: $(STAMP)  ## long tier
 coverage: $(STAMP)  ## features and bins of every testplan, merged over simulators, of what was run last
 	@$(PY) -m tb.report_coverage
 
-waves: $(STAMP)  ## FST, grouped .gtkw and a picture (BLOCK=name; default nmc)
+waves: $(STAMP)  ## FST, grouped .gtkw and a picture (BLOCK=name of a block or unit; default nmc)
 	@$(PY) -m tb.waves --block $(or $(BLOCK),nmc) --seed $(SEED)
 
 bench: $(STAMP)  ## figures: emission, simulation speed; writes build/report/bench.json

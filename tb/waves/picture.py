@@ -13,7 +13,11 @@ from tb.waves.signals import Group, Row, View
 from tb.waves.trace import Trace, Value
 
 SPAN = 56  # cycles of the default window
+CLOSE = 22  # … where at SPAN too many texts would be cut off: boxes of one cycle then hold eight digits
+CUT_OFF = 0.4  # share of texts that may be
 ONES = "all ones"
+INCH, LEFT, RIGHT, WIDTH, SIZE = 0.21, 1.75, 0.15, 14.0, 7.2  # of the picture: a lane, margins, width, points of a text
+GLYPH = SIZE / 72 * 0.61  # width of a character of the monospaced font, inches
 LEAD = 3  # cycles before the first transfer
 WIDE = 64  # of a wider field the picture shows the low 32 bits
 
@@ -39,7 +43,8 @@ def _is(trace: Trace, r: Row | None, time: int) -> bool:
 
 
 def window(view: View, trace: Trace, first: int | None = None, last: int | None = None) -> Window:
-    """The window asked for; by default `SPAN` cycles from just before the first word that moved after reset.
+    """The window asked for; by default `SPAN` cycles from just before the first word that moved after reset, `CLOSE` where the texts of so many
+    would be cut off.
 
     Raises:
         ValueError: an empty window, or nothing in the trace.
@@ -52,10 +57,24 @@ def window(view: View, trace: Trace, first: int | None = None, last: int | None 
         active = (c for c, t in enumerate(before) if not _is(trace, view.reset, t) and any(
             _is(trace, g.valid, t) and _is(trace, g.ready, t) for g in _streams(view)))
         first = max(0, next(active, 0) - LEAD)
-    last = min(len(edges) - 1, last if last is not None else first + SPAN - 1)
-    if not 0 <= first < last:
-        raise ValueError(f"window of cycles {first} to {last}: the trace has cycles 0 to {len(edges) - 1}")
-    return Window(first=first, last=last, times=tuple(before[first : last + 1]))
+    end = min(len(edges) - 1, last if last is not None else first + SPAN - 1)
+    if not 0 <= first < end:
+        raise ValueError(f"window of cycles {first} to {end}: the trace has cycles 0 to {len(edges) - 1}")
+    w = Window(first=first, last=end, times=tuple(before[first : end + 1]))
+    if last is None and first + CLOSE <= end and _cut_off(view, trace, w) > CUT_OFF:
+        w = Window(first=first, last=first + CLOSE - 1, times=w.times[:CLOSE])
+    return w
+
+
+def _cut_off(view: View, trace: Trace, w: Window) -> float:
+    """Share of the texts that do not fit in their boxes."""
+    boxes = [(lane.room(k, len(w.times)) * _cycle(w), m[2]) for lane in _lanes(view, trace, w) if lane.kind == "field" for k, m in enumerate(lane.marks)]
+    return sum(GLYPH * len(text) > room for room, text in boxes) / len(boxes) if boxes else 0.0
+
+
+def _cycle(w: Window) -> float:
+    """Inches of a cycle."""
+    return (WIDTH - LEFT - RIGHT) / (w.last - w.first + 1)
 
 
 def _text(r: Row, value: Value | None) -> str:
@@ -104,6 +123,10 @@ class _Lane:
     marks: list[tuple[int, int, str, str]]  # start, end, text, colour
     note: str = ""  # fields that have one value in the window
     at: int = 0  # where the note is written
+
+    def room(self, k: int, end: int) -> int:
+        """Cycles in which the text of mark `k` may stand: up to the next one."""
+        return (self.marks[k + 1][0] if k + 1 < len(self.marks) else end) - self.marks[k][0]
 
 
 def _lanes(view: View, trace: Trace, w: Window) -> list[_Lane]:
@@ -181,13 +204,11 @@ def draw(view: View, trace: Trace, w: Window, out: Path, title: str) -> Path:
     from matplotlib.patches import Patch, Rectangle
 
     n = w.last - w.first + 1
-    inch, left, right, head, foot, width = 0.21, 1.75, 0.15, 0.75, 0.2, 14.0
-    cycle = (width - left - right) / n  # inches
-    size = 7.2
-    glyph = size / 72 * 0.61  # width of a character of the monospaced font, inches
+    head, foot = 0.75, 0.2
+    cycle = _cycle(w)
     lanes = []
     for lane in _lanes(view, trace, w):
-        at = _gap(lane, n, len(lane.note) * glyph * 0.95 / cycle)
+        at = _gap(lane, n, len(lane.note) * GLYPH * 0.95 / cycle)
         lanes.append(lane)
         if lane.note and at is None:
             lanes.append(_Lane("always", "note", [], lane.note))
@@ -199,13 +220,13 @@ def draw(view: View, trace: Trace, w: Window, out: Path, title: str) -> Path:
         y += gap if i and lane.kind not in ("field", "note") else 0.0
         tops.append(y)
         y += 1.0
-    height = head + foot + inch * y
-    fig = plt.figure(figsize=(width, height), dpi=110)
-    ax = fig.add_axes((left / width, foot / height, 1 - (left + right) / width, inch * y / height))
+    height = head + foot + INCH * y
+    fig = plt.figure(figsize=(WIDTH, height), dpi=110)
+    ax = fig.add_axes((LEFT / WIDTH, foot / height, 1 - (LEFT + RIGHT) / WIDTH, INCH * y / height))
     ax.set_xlim(0, n)
     ax.set_ylim(y, 0)
     ax.axis("off")
-    mono = dict(family="DejaVu Sans Mono", fontsize=size, va="center", clip_on=True)
+    mono = dict(family="DejaVu Sans Mono", fontsize=SIZE, va="center", clip_on=True)
     step = 5 if n <= 100 else 10 if n <= 250 else 50
     for c in range(-(-w.first // step) * step, w.last + 1, step):
         ax.plot([c - w.first] * 2, [0, y], color="#e9edf1", lw=0.7, zorder=0)
@@ -231,17 +252,16 @@ def draw(view: View, trace: Trace, w: Window, out: Path, title: str) -> Path:
                     ax.vlines(range(a + 1, b), mid - 0.32, mid + 0.32, color="white", lw=0.5, zorder=3)
                 continue
             ax.add_patch(Rectangle((a, mid - 0.4), b - a, 0.8, facecolor=colour, edgecolor=EDGE, lw=0.5, zorder=2))
-            nxt = lane.marks[k + 1][0] if k + 1 < len(lane.marks) else n
-            text = _fit(text, int(((nxt - a) * cycle - 0.03) / glyph), colour == NAMED)
+            text = _fit(text, int((lane.room(k, n) * cycle - 0.03) / GLYPH), colour == NAMED)
             ax.text(a + 0.025 / cycle, mid + 0.03, text, color=TEXT, zorder=4, **mono)
         if lane.note:
             ax.text(lane.at + 0.06 / cycle, mid, lane.note, fontsize=6.6, color=DIM, va="center", zorder=5,
                     bbox=dict(facecolor="white", edgecolor="none", pad=0.6))
-    fig.text(left / width, 1 - 0.2 / height, title, fontsize=10, weight="bold", color=TEXT, va="center")
+    fig.text(LEFT / WIDTH, 1 - 0.2 / height, title, fontsize=10, weight="bold", color=TEXT, va="center")
     fig.legend(
         handles=[Patch(color=TRANSFER, label="word moves"), Patch(color=STALL, label="valid, waits for ready"), Patch(color=READY, label="ready, no word"),
                  Patch(facecolor=BOX, edgecolor=EDGE, lw=0.5, label="field (hex)"), Patch(facecolor=NAMED, edgecolor=EDGE, lw=0.5, label="field (by name)")],
-        loc="upper right", bbox_to_anchor=(1 - right / width, 1 - 0.04 / height), ncols=5, frameon=False, fontsize=7.2, handlelength=1.2, borderpad=0.2,
+        loc="upper right", bbox_to_anchor=(1 - RIGHT / WIDTH, 1 - 0.04 / height), ncols=5, frameon=False, fontsize=7.2, handlelength=1.2, borderpad=0.2,
         columnspacing=1.2, borderaxespad=0,
     )
     ax.text(-0.1 / cycle, -0.35, "cycle", fontsize=6.8, color=DIM, ha="right", va="bottom")

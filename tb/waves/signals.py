@@ -16,8 +16,13 @@ from amaranth.hdl import Fragment, Instance, Shape, Signal, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib import enum as amaranth_enum
 
+import spec.dma
 import spec.interfaces
+import spec.isa
+import spec.layout_unit
 import spec.packet
+import spec.pe
+import spec.sfu
 import spec.wqe
 from rtl.chip.station import Station
 from rtl.common.axi4 import AXI4LiteSignature, AXI4Signature, Burst, Resp
@@ -30,6 +35,7 @@ from spec.params import SystemParams
 from tb.lib.ports import TopPort
 from tb.lib.top import walk
 
+SPECS = (spec.wqe, spec.packet, spec.interfaces, spec.pe, spec.dma, spec.isa, spec.layout_unit)  # with records or enumerations
 Names = tuple[tuple[int, str], ...]
 MAX_ITEMS = 16  # of an array that are listed one by one
 
@@ -95,7 +101,7 @@ def _enum_names(cls: EnumMeta) -> Names:
 def _documented() -> dict[tuple[tuple[str, int], ...], dict[str, tuple[str, Names]]]:
     """Fields (name, width) of every record of `spec` -> its enumerations by field name."""
     out = {}
-    for module in (spec.wqe, spec.packet, spec.interfaces):
+    for module in SPECS:
         for record in vars(module).values():
             if isinstance(record, Record):
                 found = {}
@@ -107,10 +113,29 @@ def _documented() -> dict[tuple[tuple[str, int], ...], dict[str, tuple[str, Name
     return out
 
 
+def _known(items: list[tuple[Any, Any]]) -> dict[str, tuple[str, Names]]:
+    """Enumerations of a structure's fields: of the record of `spec` that it is, or of a beat of the special function unit."""
+    widths = tuple((k, Shape.cast(f.shape).width) for k, f in items)
+    if widths[-len(spec.sfu.CONTROL):] == spec.sfu.CONTROL:
+        kinds = {"op": spec.sfu.SfuOp, **dict.fromkeys(("format_a", "format_b", "format_out"), spec.sfu.SfuFormat)}
+        return {k: (e.__name__, _enum_names(e)) for k, e in kinds.items()}
+    return _documented().get(widths, {})
+
+
+def _instruction(items: list[tuple[Any, Any]], signal: str, width: int, lsb: int, name: str) -> Row | None:
+    """What an instruction does, by name: `op` means something only together with the unit below it."""
+    at = dict(items)
+    if not {"unit", "op"} <= set(at) or at["op"].offset != at["unit"].offset + at["unit"].width:
+        return None
+    names = tuple((unit | op << at["unit"].width, texts[op].upper() if op < len(texts) else str(op))
+                  for unit, texts in spec.isa.OPS.items() for op in range(1 << at["op"].width))
+    return Row(label=name, signal=signal, width=width, lsb=lsb + at["unit"].offset, bits=at["unit"].width + at["op"].width, enum="Instruction", names=names)
+
+
 def _named(doc: str) -> EnumMeta | None:
     """The enumeration of `spec` that a field's documentation begins with."""
     match = re.match(r"(?:wqe\.|packet\.)?([A-Z]\w+)", doc)
-    for module in (spec.wqe, spec.packet):
+    for module in SPECS:
         cls = getattr(module, match.group(1), None) if match else None
         if isinstance(cls, EnumMeta):
             return cls
@@ -128,7 +153,7 @@ def fields(shape: Any, signal: str, width: int, lsb: int = 0, prefix: str = "") 
     items = list(shape)
     known: dict[str, tuple[str, Names]] = {}
     if isinstance(shape, data.StructLayout):
-        known = _documented().get(tuple((k, Shape.cast(f.shape).width) for k, f in items), {})
+        known = _known(items)
     if isinstance(shape, data.ArrayLayout) and len(items) > MAX_ITEMS:
         yield _leaf(prefix or "payload", Shape.cast(shape), signal, width, lsb, None)
         return
@@ -136,8 +161,12 @@ def fields(shape: Any, signal: str, width: int, lsb: int = 0, prefix: str = "") 
         if str(key).startswith("_") or not f.width:
             continue
         name = f"{prefix}[{key}]" if isinstance(key, int) else f"{prefix}.{key}" if prefix else str(key)
-        if isinstance(f.shape, data.Layout):
+        if key == "values" and not f.width % 32 and 1 < f.width // 32 <= MAX_ITEMS:  # a result row: 32 bits each, whatever the format
+            yield from fields(data.ArrayLayout(32, f.width // 32), signal, width, lsb + f.offset, name)
+        elif isinstance(f.shape, data.Layout):
             yield from fields(f.shape, signal, width, lsb + f.offset, name)
+        elif key == "op" and (what := _instruction(items, signal, width, lsb, name)) is not None:
+            yield what
         else:
             yield _leaf(name, f.shape, signal, width, lsb + f.offset, known.get(str(key)))
 

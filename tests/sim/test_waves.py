@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from rtl.common.layouts import layout
+from spec.dma import DmaOp
 from spec.interfaces import DONE, NMC_REQUEST
+from spec.isa import Control, Unit
 from spec.params import config
+from spec.pe import DotFormat, Drain
+from spec.sfu import SfuOp
 from spec.wqe import DType, ReduceOp, Status
 from tb.lib import registry, runner, simulators, top
 from tb.lib.simulators import available
@@ -45,7 +49,7 @@ def test_block(sim: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert wanted <= colours  # words that move, words that wait, fields
 
 
-def test_words_of_the_trace_are_those_of_the_bench(capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_of_the_trace_are_those_of_the_bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every word that the picture's lanes show at the output entered at the input, in order."""
     assert main(["--block", "skid", "--sim", "verilator", "--test", "test_stalls"]) == 0
     trace = Trace(paths(capsys.readouterr().out)["waves"])
@@ -53,6 +57,8 @@ def test_words_of_the_trace_are_those_of_the_bench(capsys: pytest.CaptureFixture
     block = plan.make()
     view = signals.bench_view(block, top.plan_ports(block, plan.ports, plan.depth, plan.memory_bytes), trace.widths)
     w = picture.window(view, trace)
+    monkeypatch.setattr(picture, "CUT_OFF", -1)
+    assert picture.window(view, trace).times == w.times[: picture.CLOSE] and picture.window(view, trace, w.first, w.last) == w
     moved = {}
     for g in view.groups:
         assert g.valid and g.ready
@@ -169,3 +175,20 @@ def test_whole_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert all(f"-node{i}.me.nmc_request\n" in text and f"-node{i} state machines\n" in text for i in range(p.nodes))
     assert trace.changes("node2.Station.node.nic.node")[1][-1] == 7
     assert "4 nodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "stream", "field", "code", "text"), [
+    ("dot_product", "held", "format", DotFormat.FLOAT8_E5M2, "FLOAT8_E5M2"), ("dot_product", "row", "mx", 2, "BLOCK_32"),
+    ("reduction", "drain", "to", Drain.NEIGHBOUR, "NEIGHBOUR"), ("sfu", "beats", "op", SfuOp.GELU, "GELU"), ("sfu", "beats", "format_out", 1, "BFLOAT16"),
+    ("dma", "descriptor", "op", DmaOp.GATHER, "GATHER"), ("dma", "completion", "status", 6, "RANGE_SOURCE"),
+    ("cp", "core0", "unit", Unit.DOT, "DOT"), ("cp", "core0", "op", Unit.CONTROL | Control.BUFFER << 3, "BUFFER"), ("cp", "core0", "op", Unit.DOT, "DOT"),
+])
+def test_codes_of_the_engines_show_by_name(name: str, stream: str, field: str, code: int, text: str) -> None:
+    plan = registry.find(name)
+    block = plan.make()
+    groups = {g.title: g for g in signals.port_groups(block, top.plan_ports(block, plan.ports, plan.depth, plan.memory_bytes))}
+    rows = {r.label: r for r in groups[stream].rows}
+    assert dict(rows[field].names)[int(code)] == text
+    if name in ("dot_product", "reduction"):  # result rows value by value
+        values = [r for g in groups.values() for r in g.rows if r.label == "values[3]"]
+        assert values and all(r.bits == 32 and r.lsb == 96 for r in values)
