@@ -30,7 +30,7 @@ DIGITS = 9  # 32-bit digits of the exact sum of a row; the least bit of digit 0 
 
 
 class SfuOp(IntEnum):
-    """Operations. Up to COPY of one operand, then elementwise of two or three, then row operations."""
+    """Operations. Up to SOFTPLUS functions, up to COPY of one operand, then elementwise of two or three, then row operations."""
 
     EXP = 0
     EXP2 = 1
@@ -41,19 +41,21 @@ class SfuOp(IntEnum):
     SIGMOID = 6
     GELU = 7
     SILU = 8
-    RELU = 9
-    COPY = 10
-    ADD = 11
-    SUB = 12
-    MUL = 13
-    MIN = 14
-    MAX = 15
-    CLAMP = 16
-    ROW_SUM = 17
-    ROW_MIN = 18
-    ROW_MAX = 19
+    SOFTPLUS = 9
+    RELU = 10
+    COPY = 11
+    ADD = 12
+    SUB = 13
+    MUL = 14
+    MIN = 15
+    MAX = 16
+    CLAMP = 17
+    ROW_SUM = 18
+    ROW_MIN = 19
+    ROW_MAX = 20
 
 
+FUNCTIONS = tuple(op for op in SfuOp if op <= SfuOp.SOFTPLUS)
 UNARY = tuple(op for op in SfuOp if op <= SfuOp.COPY)
 BINARY = (SfuOp.ADD, SfuOp.SUB, SfuOp.MUL, SfuOp.MIN, SfuOp.MAX)
 TAKES_B = (*BINARY, SfuOp.CLAMP)
@@ -88,8 +90,8 @@ class Region:
 
 
 #: exp2: argument 1 + f for the fraction f of the exponent; reciprocal, log: the significand; rsqrt: the significand, octave 1 for odd exponents;
-#: tanh, sigmoid, gelu: the magnitude. Values: 2^f; 1/m; 1/sqrt(m); ln(1+d)/d with d = m - 1 below 1.5 and m/2 - 1 from there;
-#: tanh(a)/a; sigmoid(-a); Phi(-a), the normal distribution.
+#: tanh, sigmoid, gelu, softplus: the magnitude. Values: 2^f; 1/m; 1/sqrt(m); ln(1+d)/d with d = m - 1 below 1.5 and m/2 - 1 from there;
+#: tanh(a)/a; sigmoid(-a); Phi(-a), the normal distribution; ln(1 + e^-a).
 REGIONS: dict[str, Region] = {name: Region(first=first, near=near, octaves=octaves) for name, first, near, octaves in OCTAVES}
 
 

@@ -107,7 +107,7 @@ _SPECIAL = {
     SfuOp.RECIPROCAL: (_SIGNED_INF, _SIGNED_ZERO, _SIGNED_ZERO, None), SfuOp.RSQRT: (_SIGNED_INF, _ZERO, _NAN, _NAN),
     SfuOp.TANH: (_SIGNED_ZERO, _SIGNED_UNIT, _SIGNED_UNIT, None), SfuOp.SIGMOID: (_HALF, _UNIT, _ZERO, None),
     SfuOp.GELU: (_SIGNED_ZERO, _INF, _NEGATIVE_ZERO, None), SfuOp.SILU: (_SIGNED_ZERO, _INF, _NEGATIVE_ZERO, None),
-    SfuOp.RELU: (_ZERO, _INF, _ZERO, _ZERO), SfuOp.COPY: (_SIGNED_ZERO, _SIGNED_INF, _SIGNED_INF, None),
+    SfuOp.SOFTPLUS: (None, _INF, _ZERO, None), SfuOp.RELU: (_ZERO, _INF, _ZERO, _ZERO), SfuOp.COPY: (_SIGNED_ZERO, _SIGNED_INF, _SIGNED_INF, None),
 }
 
 
@@ -166,6 +166,8 @@ def _evaluate(op: SfuOp, x: Number) -> Inner:
         p, e = _polynomial(*_locate("tanh", x.exp, frac))
         big = x.exp >= 4
         p, exp, times = np.where(big, _ONE - 1, p), np.where(big, 0, e + x.exp), np.where(big, times, x.sig)
+    elif op == SfuOp.SOFTPLUS:
+        return _softplus(x, frac)
     else:
         p, exp = _one_sided(op, x, frac)
         if op != SfuOp.SIGMOID:
@@ -177,16 +179,31 @@ def _one_sided(op: SfuOp, x: Number, frac: I64) -> tuple[I64, I64]:
     """Phi(x) (GELU) or sigmoid(x): U of the magnitude for negative x, 1 - U (U cut upward to units of 2^-38) for positive.
     From 32 on sigmoid is the exponential; Phi beyond its last octave is 0 (as its last row, times 2^-256)."""
     p, e = _polynomial(*_locate("gelu" if op == SfuOp.GELU else "sigmoid", x.exp, frac))
-    if op == SfuOp.GELU:
-        e = np.where(x.exp >= 4, e - 256, e)
-    else:
-        far = Number(x.sig, np.minimum(x.exp, 8), np.ones_like(x.negative), x.zero, x.inf, x.nan)
-        fp, k, fe, _ = _power(far, LOG2E)
-        p, e = np.where(x.exp >= 5, fp, p), np.where(x.exp >= 5, np.where(x.exp >= 8, -512, k) + fe, e)
+    p, e = (p, np.where(x.exp >= 4, e - 256, e)) if op == SfuOp.GELU else _or_power(x, p, e)
     cut = np.minimum(-e, 63)
     whole = p >> cut
     rest = _ONE - whole - (whole << cut != p)
     return np.where(x.negative, p, rest), np.where(x.negative, e, 0)
+
+
+def _or_power(x: Number, p: I64, e: I64) -> tuple[I64, I64]:
+    """P and exponent, from 32 on those of e^-|x|."""
+    far = Number(x.sig, np.minimum(x.exp, 8), np.ones_like(x.negative), x.zero, x.inf, x.nan)
+    fp, k, fe, _ = _power(far, LOG2E)
+    return np.where(x.exp >= 5, fp, p), np.where(x.exp >= 5, np.where(x.exp >= 8, -512, k) + fe, e)
+
+
+def _softplus(x: Number, frac: I64) -> Inner:
+    """ln(1 + e^x): U = ln(1 + e^-|x|) of zero and negative x; of positive x + U, x cut to units of 2^-54 and U to those of 2^-38; from 2^9 on just above x."""
+    row, t = _locate("softplus", x.exp, frac)
+    p, e = _or_power(x, *_polynomial(np.where(x.zero, REGIONS["softplus"].near, row), np.where(x.zero, 0, t)))
+    whole = p >> np.minimum(-e, 63)
+    up = x.exp + 31
+    own = np.where(up > 0, x.sig << np.clip(up, 0, 39), x.sig >> np.clip(-up, 0, 63))
+    beyond, negative = x.exp >= 9, x.negative | x.zero
+    mag = np.where(negative, p << 23, np.where(beyond, x.sig, own + (whole << 16)))
+    exp = np.where(negative, e - FRACTION - 23, np.where(beyond, x.exp - 23, -54))
+    return Inner(mag.astype(np.uint64), exp, np.zeros(frac.shape, bool), np.ones(frac.shape, bool), x.inf, x.nan)
 
 
 def unary(op: Any, codes: Any, format_in: str, format_out: str | None = None, how: Rounding = NEAREST) -> NDArray[Any]:
@@ -206,7 +223,8 @@ def unary(op: Any, codes: Any, format_in: str, format_out: str | None = None, ho
     what = np.full(x.shape, -1)
     if at_negative is not None:
         what[n.negative] = at_negative
-    what[n.zero] = at_zero
+    if at_zero is not None:
+        what[n.zero] = at_zero
     what[n.inf] = at_inf
     what[n.inf & n.negative] = at_minus_inf
     what[n.nan] = _NAN

@@ -10,9 +10,9 @@ Pipeline (registers at the end of each stage; a stage loads only when `enable` o
 | 3 | exponent of 2: cut to 34 bits below the point; row of the table and place t in its segment |
 | 4 | read c4, c3 (the others in the stages after it) |
 | 5 to 8 | p = c + (t * p >> 28), for c3, c2, c1, c0 |
-| 9 | sigmoid, SiLU, GELU: U or 1 - U |
-| 10 | times significand; log: n * ln 2 |
-| 11 | log: add; choose the internal result |
+| 9 | sigmoid, SiLU, GELU: U or 1 - U; softplus: U, cut where x is positive |
+| 10 | times significand; log: n * ln 2; softplus: x in place |
+| 11 | log, softplus: add; choose the internal result |
 | 12 | normalise; random bits |
 | 13 | round once to the result's format, into `d` |
 
@@ -31,18 +31,31 @@ from amaranth.lib import data
 from amaranth.lib.wiring import In, Out
 
 from rtl.common.block import Block
-from rtl.numeric.convert import widen_bfloat16, widen_float16
 from rtl.numeric.fp32_add import BELOW, align_add
 from rtl.numeric.minmax import minmax
 from rtl.numeric.pipeline import wire
-from rtl.pe.sfu_operand import HALF, INFINITE, NAN, NUMBER, ONE, OPERAND, ZERO, among, apart, signed_wire, special
+from rtl.pe.sfu_operand import (
+    HALF,
+    INFINITE,
+    NAN,
+    NUMBER,
+    ONE,
+    OPERAND,
+    ZERO,
+    among,
+    apart,
+    in_place,
+    signed_wire,
+    special,
+    widen,
+)
 from rtl.pe.sfu_round import HOW, INNER, NORMAL, drawn, normalise, round_pack
 from rtl.pe.sfu_tables import COEFFICIENTS, MOST_BITS, OCTAVE, ROW, SEGMENTS
-from spec.convert import ConvertFormat
 from spec.sfu import (
     COEFFICIENT_BITS,
     EXPONENT_BITS,
     FRACTION,
+    FUNCTIONS,
     LN2,
     LN2_FRACTION,
     LOG2E,
@@ -75,7 +88,7 @@ class SfuLane(Block):
     def elaborate(self, platform):
         m = Module()
         on = [wire(m, self.enable[k], f"on{k}") for k in range(STAGES)]
-        function = [wire(m, self.enable[k] & (self.config[k].op <= SfuOp.SILU), f"function{k}") for k in range(STAGES)]
+        function = [wire(m, self.enable[k] & (self.config[k].op <= FUNCTIONS[-1]), f"function{k}") for k in range(STAGES)]
         self._stages_0_and_1(m, on)
         self._carry(m, on, function)
         row, t, scale, exact = self._locate(m, function)
@@ -89,12 +102,7 @@ class SfuLane(Block):
         c = self.config
         a, b = Signal(32, reset_less=True), Signal(32, reset_less=True)
 
-        def widen(x: Value, fmt: Value, name: str) -> Signal:
-            brain = widen_bfloat16(m, x, canonical=False, name=f"{name}_bf")
-            half = widen_float16(m, x, canonical=False, name=f"{name}_h")
-            return wire(m, Mux(fmt == ConvertFormat.FLOAT16, half, Mux(fmt == ConvertFormat.BFLOAT16, brain, x))[:32], name)
-
-        wide_a, wide_b = widen(self.a, c[0].format_a, "wide_a"), widen(self.b, c[0].format_b, "wide_b")
+        wide_a, wide_b = widen(m, self.a, c[0].format_a, "wide_a"), widen(m, self.b, c[0].format_b, "wide_b")
         with m.If(on[0]):
             m.d.sync += [a.eq(wide_a), b.eq(Mux(c[0].scalar, self.low, wide_b))]
         m.d.comb += self.wide.eq(a)
@@ -174,7 +182,7 @@ class SfuLane(Block):
         op2, op = self.config[2].op, self.config[3].op
         x = self.operand[1]
         base2 = wire(m, Mux(op2 == SfuOp.EXP2, 1 << LOG2E_FRACTION, LOG2E), "base2")
-        far = wire(m, among(op2, SfuOp.SIGMOID, SfuOp.SILU) & (x.exp >= 5), "far")
+        far = wire(m, among(op2, SfuOp.SIGMOID, SfuOp.SILU, SfuOp.SOFTPLUS) & (x.exp >= 5), "far")
         powers = wire(m, function[2] & (far | among(op2, SfuOp.EXP, SfuOp.EXP2)), "powers")
         product = Signal(64, reset_less=True)
         with m.If(powers):
@@ -183,7 +191,7 @@ class SfuLane(Block):
         down = Signal(reset_less=True)  # the exponent of 2 is negative
         away = Signal(5, reset_less=True)  # octaves below the first
         fixed = wire(m, among(op2, SfuOp.RECIPROCAL, SfuOp.LOG), "fixed")
-        first = Mux(op2 == SfuOp.TANH, REGIONS["tanh"].first, REGIONS["gelu"].first)  # sigmoid begins where gelu does
+        first = Mux(op2 == SfuOp.TANH, REGIONS["tanh"].first, REGIONS["gelu"].first)  # sigmoid and softplus begin where gelu does
         octave = Mux(fixed, 1, Mux(op2 == SfuOp.RSQRT, x.exp[0] + 1, x.exp + 1 - first))
         place = signed_wire(m, octave, 11, "octave")
         below = wire(m, place <= 0, "below")
@@ -285,16 +293,17 @@ class SfuLane(Block):
         whole = wire(m, p >> cut, "u_whole")
         rest = wire(m, ((1 << FRACTION) - whole - ((whole << cut)[:64] != p))[:FRACTION + 1], "rest")
         sided = wire(m, among(op, SfuOp.SIGMOID, SfuOp.SILU, SfuOp.GELU) & ~self.negative[8], "sided")
+        adds = wire(m, (op == SfuOp.SOFTPLUS) & ~self.negative[8], "adds")
         flat = wire(m, (op == SfuOp.TANH) & (x.exp >= 4), "flat")
         weight = Signal(FRACTION + 2, reset_less=True)
         power = Signal(signed(12), reset_less=True)
-        by_sig, certain = Signal(reset_less=True), Signal(reset_less=True)
+        by_sig, certain, adds10 = Signal(reset_less=True), Signal(reset_less=True), Signal(reset_less=True)
         is_log = wire(m, op == SfuOp.LOG, "is_log")
         with m.If(function[9]):
             m.d.sync += [
-                weight.eq(Mux(flat, (1 << FRACTION) - 1, Mux(sided, rest, Mux(is_log & (e == 0), p << 1, p)))),
+                weight.eq(Mux(flat, (1 << FRACTION) - 1, Mux(sided, rest, Mux(adds, whole, Mux(is_log & (e == 0), p << 1, p))))),
                 power.eq(Mux(sided | flat, 0, own) + Mux(among(op, SfuOp.SILU, SfuOp.GELU), x.exp, 0)),
-                by_sig.eq(among(op, SfuOp.SILU, SfuOp.GELU) | ((op == SfuOp.TANH) & ~flat)), certain.eq(exact),
+                by_sig.eq(among(op, SfuOp.SILU, SfuOp.GELU) | ((op == SfuOp.TANH) & ~flat)), certain.eq(exact), adds10.eq(adds),
             ]
 
         # stage 10: times the significand, the other significand, or (log) d; log: n * ln 2
@@ -310,24 +319,28 @@ class SfuLane(Block):
         with m.If(multiplies):
             m.d.sync += product.eq(left * right)
         n = signed_wire(m, x.exp + high, 10, "n")
-        logs = wire(m, function[10] & is_log10, "logs")
+        logs = wire(m, function[10] & (is_log10 | adds10), "logs")
+        own = in_place(m, x)
         multiple, high11, none = Signal(signed(64), reset_less=True), Signal(reset_less=True), Signal(reset_less=True)
         with m.If(logs):
-            m.d.sync += [multiple.eq(n * LN2), high11.eq(high), none.eq(n == 0)]
-        power11, certain11 = Signal(signed(12), reset_less=True), Signal(reset_less=True)
+            m.d.sync += [multiple.eq(Mux(adds10, own, n * LN2)), high11.eq(high & is_log10), none.eq((n == 0) & is_log10)]
+        power11, certain11, adds11 = Signal(signed(12), reset_less=True), Signal(reset_less=True), Signal(reset_less=True)
         with m.If(function[10]):
-            m.d.sync += [power11.eq(power), certain11.eq(certain)]
+            m.d.sync += [power11.eq(power), certain11.eq(certain), adds11.eq(adds10)]
 
         # stage 11
         op, x = self.config[11].op, self.operand[10]
         inner = Signal(INNER, reset_less=True)
         choice = Signal(INNER, name="choice")
-        part = wire(m, product >> FRACTION + 24 - LN2_FRACTION, "log_part")
+        places = FRACTION + 24 - LN2_FRACTION  # of d * Q(d); softplus: of U, times 2^23
+        part = wire(m, Mux(adds11 & (op == SfuOp.SOFTPLUS), product >> places - 1, product >> places), "log_part")
         total = signed_wire(m, multiple + Mux(high11, -part, part), 64, "log_total")
         size = wire(m, Mux(total < 0, -total, total)[:64], "log_size")
         odd = wire(m, x.kind != NUMBER, "odd")
+        beyond = wire(m, (op == SfuOp.SOFTPLUS) & adds11 & (x.exp >= 9), "beyond")  # just above x
+        is_total = wire(m, (op == SfuOp.SOFTPLUS) & adds11, "is_total")
         is_log11, is_mul11 = wire(m, op == SfuOp.LOG, "is_log11"), wire(m, op == SfuOp.MUL, "is_mul11")
-        is_function = wire(m, op <= SfuOp.SILU, "is_function")
+        is_function = wire(m, op <= FUNCTIONS[-1], "is_function")
         is_sum11 = wire(m, among(op, SfuOp.ADD, SfuOp.SUB), "is_sum11")
         point = Mux((x.kind == ONE) | (x.kind == HALF), 1 << 63, 0)
         log_mag, log_exp = Mux(none, product, size), Mux(none, -(FRACTION + 24), -LN2_FRACTION)
@@ -335,8 +348,8 @@ class SfuLane(Block):
         other_mag = Mux(is_sum11, Cat(self.y[10], x.mag), x.mag)
         log_negative = Mux(none, high11 & product.any(), total < 0)
         m.d.comb += [
-            choice.mag.eq(Mux(odd, point, Mux(is_log11, log_mag, Mux(is_mul11 | is_function, product, other_mag)))),
-            choice.exp.eq(Mux(odd, Mux(x.kind == HALF, -64, -63), Mux(is_log11, log_exp, other_exp))),
+            choice.mag.eq(Mux(odd, point, Mux(is_log11, log_mag, Mux(is_total, Mux(beyond, x.mag, size), Mux(is_mul11 | is_function, product, other_mag))))),
+            choice.exp.eq(Mux(odd, Mux(x.kind == HALF, -64, -63), Mux(is_log11, log_exp, Mux(is_total, Mux(beyond, x.exp - 23, -LN2_FRACTION), other_exp)))),
             choice.negative.eq(Mux(is_log11 & ~odd, log_negative, x.negative)),
             choice.sticky.eq(~odd & Mux(is_log11, product.any() | ~none, is_function & ~certain11)),
             choice.nan.eq(x.kind == NAN), choice.inf.eq(x.kind == INFINITE),

@@ -10,7 +10,7 @@ Parameters: `pe`.
 Members
     `job` In(JOB), stays while the job runs; `go` In(1) starts it; `results` In stream, of :mod:`rtl.pe.sfu`; `port` Out(LocalPort); `ended` Out(1)
 
-Latency: a line's last beat to its write 1 cycle, with `mx` 7. Interval: a beat a cycle, or a line a cycle, whichever
+Latency: a line's last beat to its write 2 cycles, with `mx` 8. Interval: a beat a cycle, or a line a cycle, whichever
 takes longer; with `mx` 16 elements a cycle at most.
 
 Assumptions
@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from amaranth.hdl import Cat, Const, Module, Mux, Signal
 from amaranth.lib import data, stream
-from amaranth.lib.wiring import In, Out
+from amaranth.lib.wiring import In, Out, connect, flipped
 from amaranth.utils import exact_log2
 
 from rtl.common.block import Block
+from rtl.common.skid import SkidBuffer
 from rtl.numeric.mx_encode import LANES as MX_LANES
 from rtl.numeric.mx_encode import MxEncode
 from rtl.numeric.pipeline import wire
@@ -81,8 +82,7 @@ class SfuPacker(Block):
                 byte = row_at[:6]
                 widths = [max(1, bits // 8) for bits in SLOTS]
                 mask = wire(m, Cat(*(Cat(*(Const(w > i) for w in widths)).bit_select(j.slot, 1) for i in range(4))), "mask_single")
-                code = wire(m, Mux(j.slot == 0, beat.codes[0][:4], beat.codes[0]), "code_single")
-                m.d.comb += [placed.eq(code << (byte << 3)), strobes.eq(mask << byte), full.eq(1), more.eq(0)]
+                m.d.comb += [placed.eq(beat.codes[0] << (byte << 3)), strobes.eq(mask << byte), full.eq(1), more.eq(0)]
 
         line, held_strobes, begun = Signal(LINE, reset_less=True), Signal(ROW_BYTES, reset_less=True), Signal()
         total = wire(m, placed | Mux(begun, line, 0), "total")
@@ -192,7 +192,10 @@ class SfuOut(Block):
 
     def elaborate(self, platform):
         m = Module()
-        lanes, j, results = self.pe.lanes, self.job, self.results
+        lanes, j = self.pe.lanes, self.job
+        m.submodules.skid = skid = SkidBuffer(result_layout(lanes))  # a beat of several lines leaves the rigid pipeline at once
+        connect(m, flipped(self.results), skid.i)
+        results = skid.o
         m.submodules.packer = packer = SfuPacker(lanes, False)
         m.submodules.gather = gather = SfuGather(lanes)
         m.submodules.encode = encode = MxEncode()

@@ -36,7 +36,7 @@ COEFFICIENTS = data.StructLayout({
 FIELDS = ((), ("c4", "c3"), ("c2",), ("c1",), ("c0", "e"))  # of each table's word, from the low bits
 FUNCTIONS = {
     SfuOp.RECIPROCAL: "reciprocal", SfuOp.RSQRT: "rsqrt", SfuOp.LOG: "log", SfuOp.TANH: "tanh", SfuOp.SIGMOID: "sigmoid", SfuOp.SILU: "sigmoid",
-    SfuOp.GELU: "gelu",
+    SfuOp.GELU: "gelu", SfuOp.SOFTPLUS: "softplus",
 }
 
 

@@ -11,7 +11,7 @@ Members
     `start` In stream START, `done` Out stream UNIT_DONE
     `port_a`, `port_b`, `port_d`  Out(LocalPort): operands (a's MX scales too), results (with their scales)
 
-Latency: `start` to `done` of an instruction of one element 30 cycles, besides conflicts on ports; that is what each instruction takes beyond its interval
+Latency: `start` to `done` of an instruction of one element 31 cycles, besides conflicts on ports; that is what each instruction takes beyond its interval
 (test_latency, test_full_rate). Interval, a row: the most of its beats of `lanes` elements; its lines of a (with MX: twice), of b, of d (with MX: twice); with MX results,
 its beats of 16.
 

@@ -83,6 +83,10 @@ def _sigmoid(a: Any) -> Any:
     return 1 / (1 + mp.exp(a))
 
 
+def _softplus(a: Any) -> Any:
+    return mp.log1p(mp.exp(-a))
+
+
 def _gelu(a: Any) -> Any:
     return mp.erfc(min(a, mpf(GELU_END)) / mp.sqrt(2)) / 2
 
@@ -97,6 +101,7 @@ PLAN: tuple[tuple[str, Function, int, int, str, tuple[float, ...]], ...] = (
     ("tanh", _tanh, -6, 3, "even", (37,)),
     ("sigmoid", _sigmoid, -5, 4, "pinned", (37, 37, 37, 37, 37, 37, 37, 35.5)),
     ("gelu", _gelu, -5, 3, "pinned", (37, 37, 37, 37, 37, 37, 36, 32, 31)),
+    ("softplus", _softplus, -5, 4, "pinned", (37, 37, 37, 37, 37, 37, 37, 35.5)),
 )
 
 

@@ -30,13 +30,13 @@ def _sigmoid(x: Any) -> Any:
 FLOAT64 = {
     SfuOp.EXP: np.exp, SfuOp.EXP2: np.exp2, SfuOp.LOG: np.log, SfuOp.RECIPROCAL: lambda x: 1 / x, SfuOp.RSQRT: lambda x: 1 / np.sqrt(x),
     SfuOp.TANH: np.tanh, SfuOp.SIGMOID: _sigmoid, SfuOp.SILU: lambda x: x * _sigmoid(x),
-    SfuOp.GELU: lambda x: np.where(x < 0, x * _tail(-x), x - x * _tail(x)), SfuOp.RELU: lambda x: np.where(x > 0, x, 0.0),
+    SfuOp.GELU: lambda x: np.where(x < 0, x * _tail(-x), x - x * _tail(x)), SfuOp.SOFTPLUS: lambda x: np.logaddexp(0.0, x), SfuOp.RELU: lambda x: np.where(x > 0, x, 0.0),
     SfuOp.COPY: lambda x: x,
 }
 MPMATH = {
     SfuOp.EXP: mp.exp, SfuOp.EXP2: lambda x: mpf(2) ** x, SfuOp.LOG: mp.log, SfuOp.RECIPROCAL: lambda x: 1 / x, SfuOp.RSQRT: lambda x: 1 / mp.sqrt(x),
     SfuOp.TANH: mp.tanh, SfuOp.SIGMOID: lambda x: 1 / (1 + mp.exp(-x)), SfuOp.SILU: lambda x: x / (1 + mp.exp(-x)),
-    SfuOp.GELU: lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2,
+    SfuOp.GELU: lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2, SfuOp.SOFTPLUS: lambda x: mp.log1p(mp.exp(x)),
 }
 
 
@@ -77,8 +77,8 @@ def _decide(op: SfuOp, x: float, f: Format) -> int:
     exact = _exact(op, Fraction(x))
     if exact is not None:
         return encode(exact, f)
-    if x > {SfuOp.GELU: 30, SfuOp.SILU: 500}.get(op, np.inf):  # above x * (1 - 2^-600), below x
-        return encode(Fraction(x) * (1 - Fraction(1, 1 << 600)), f)
+    if x > {SfuOp.GELU: 30, SfuOp.SILU: 500, SfuOp.SOFTPLUS: 500}.get(op, np.inf):  # within 2^-600 of x, softplus above it, the others below
+        return encode(Fraction(x) * (1 + Fraction(1 if op == SfuOp.SOFTPLUS else -1, 1 << 600)), f)
     for precision in (100, 300, 900, 2700):
         with mp.workprec(precision):
             y = MPMATH[op](mpf(x))

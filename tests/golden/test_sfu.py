@@ -149,7 +149,7 @@ SPECIALS = {  # +0, -0, +Inf, -Inf, -1
     SfuOp.RECIPROCAL: (INF, INF | MINUS, 0, MINUS, ONE | MINUS), SfuOp.RSQRT: (INF, INF | MINUS, 0, NAN, NAN),
     SfuOp.TANH: (0, MINUS, ONE, ONE | MINUS, None), SfuOp.SIGMOID: (0x3F000000, 0x3F000000, ONE, 0, None),
     SfuOp.GELU: (0, MINUS, INF, MINUS, None), SfuOp.SILU: (0, MINUS, INF, MINUS, None), SfuOp.RELU: (0, 0, INF, 0, 0),
-    SfuOp.COPY: (0, MINUS, INF, INF | MINUS, ONE | MINUS),
+    SfuOp.SOFTPLUS: (0x3F317218, 0x3F317218, INF, 0, None), SfuOp.COPY: (0, MINUS, INF, INF | MINUS, ONE | MINUS),
 }
 
 
