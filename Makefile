@@ -27,6 +27,7 @@ setup: $(STAMP)  ## create .venv with the pinned packages
 setup-system:  ## optional Debian packages: four-state simulator, viewer, faster rebuilds, FST waves
 	apt-get update -q
 	apt-get install -y -q iverilog ccache liblz4-dev zlib1g-dev
+	apt-get install -y -q tshark || echo "tshark was not installed; captures are written, and not decoded by tests"
 	apt-get install -y -q gtkwave || echo "gtkwave was not installed; waves still open in any FST viewer"
 
 sim: $(STAMP)  ## main job: every block against golden, then the all-reduce (BLOCK=name: one block; dpe, re, sfu, numeric, dma, cp, pe: a unit; engines: the processing element's)

@@ -125,6 +125,7 @@ def run(
     stalls: Annotated[float, typer.Option(min=0, max=1, help="rtl: probability of a stall on a stream")] = 0.0,
     drop: Annotated[float, typer.Option(min=0, max=1, help="rtl: probability that a link drops a packet")] = 0.0,
     waves: Annotated[str | None, typer.Option(help="rtl: write a trace of every node and the switch to this file (FST)")] = None,
+    pcap: Annotated[str | None, typer.Option(metavar="FILE", help="capture the packets of every node's link (pcapng)")] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="the result replaces the input on the device")] = False,
     config_name: Config = "tiny",
     deadline: Annotated[int | None, typer.Option(min=1, help="cycles (golden: steps) allowed")] = None,
@@ -143,10 +144,11 @@ def run(
             raise UsageError("device golden has no waves; expected --device rtl with --waves")
         if device == "golden" and (stalls or drop):
             raise UsageError("device golden has no stalls and no loss; expected --device rtl with --stalls or --drop")
-        _files(json_out=json_out, input=input, output=output, waves=waves)
+        _files(json_out=json_out, input=input, output=output, waves=waves, pcap=pcap)
         data, name = _inputs(input, ranks, dtype, count, seed, params.node.mem.size_bytes)
         options: dict[str, Any] = {"seed": seed, "stalls": stalls, "faults": {"drop": drop} if drop else None, "waves": waves}
-        result = _collective(device, params, {} if device == "golden" else options, data, name, op, in_place, deadline)
+        options = {**({} if device == "golden" else options), "pcap": pcap}
+        result = _collective(device, params, options, data, name, op, in_place, deadline)
         verdict, wrong = "not checked", []
         if check:
             expected = ring_all_reduce([to_bytes(x) for x in data], name, op).tobytes()
@@ -172,6 +174,8 @@ def run(
         console.print(table)
         if waves:
             console.print(f"waves: {waves}", highlight=False, soft_wrap=True)
+        if pcap:
+            console.print(f"capture: {pcap}", highlight=False, soft_wrap=True)
         if json_out:
             _emit(json_out, json.dumps(row, indent=1))
         if wrong:

@@ -41,6 +41,7 @@ from hccl.errors import (
 from hccl.plan import Plan
 from hccl.proof import prove
 from hccl.verbs import CompletionQueue, Context, MemoryRegion, QueuePair, WorkCompletion, WorkQueue, connect
+from spec.packet import FIRST_QP
 from spec.params import SystemParams
 from spec.registers import QpState
 from spec.wqe import CQE_BYTES, WQE_BYTES, Op, Status
@@ -56,7 +57,7 @@ def make_plan(params: SystemParams, ranks: int, count: int, dtype: str, op: str,
     node = params.node
     plan = ring.all_reduce(
         ranks=ranks, count=count, dtype=dtype, op=op, in_place=in_place,
-        channels=min(node.me.queues, max(node.nic.qps // 2, 1)), mtu=node.nic.mtu, window=node.me.window,
+        channels=min(node.me.queues, max((node.nic.qps - FIRST_QP) // 2, 1)), mtu=node.nic.mtu, window=node.me.window,
         rq_depth=node.nic.rq_depth, sq_depth=node.nic.sq_depth,
     )  # fmt: skip
     prove(plan)

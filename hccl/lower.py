@@ -16,6 +16,7 @@ from itertools import zip_longest
 
 from hccl.errors import PlanError, UsageError
 from hccl.plan import DTYPES, ChunkOp, Plan, Ref
+from spec.packet import FIRST_QP
 from spec.params import NodeParams
 from spec.registers import Access
 from spec.wqe import CQE_BYTES, WQE, WQE_BYTES, Flag, Op, ReduceOp
@@ -107,7 +108,7 @@ def endpoints(plan: Plan, rank: int) -> dict[tuple[int, int, int], Endpoint]:
         (c, SEND_DIR if o.kind == "send" else RECV_DIR, o.peer)
         for c, ops in enumerate(plan.programs[rank]) for o in ops if o.peer is not None
     })  # fmt: skip
-    return {k: Endpoint(qpn=i, channel=k[0], direction=k[1], peer=k[2]) for i, k in enumerate(keys)}
+    return {k: Endpoint(qpn=i, channel=k[0], direction=k[1], peer=k[2]) for i, k in enumerate(keys, FIRST_QP)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,8 +191,8 @@ def lower(plan: Plan, node: NodeParams, keys: Mapping[str, int], *, least: Seque
     queues = []
     for rank in range(plan.ranks):
         ends = endpoints(plan, rank)
-        if len(ends) > node.nic.qps:
-            raise UsageError(f"plan needs {len(ends)} queue pairs on rank {rank}; expected at most {node.nic.qps}")
+        if len(ends) > node.nic.qps - FIRST_QP:
+            raise UsageError(f"plan needs {len(ends)} queue pairs on rank {rank}; expected at most {node.nic.qps - FIRST_QP}")
         row = []
         for channel, ops in enumerate(plan.programs[rank]):
             q = _queue(plan, channel, ops, orders[rank][channel], where, keys, ends)

@@ -18,6 +18,7 @@ UDP_PORT_ROCE = 4791
 IP_PROTO_UDP = 17
 MIN_FRAME = 60  # Ethernet's shortest frame without FCS; a shorter one is padded by the MAC
 PSN_BITS = 24
+FIRST_QP = 2  # queue pairs 0 and 1 are management's in the standard: no rule of hardware, but analysers read packets to them as such
 MTUS = (256, 512, 1024, 2048, 4096)
 
 ETH = (("dst", 48), ("src", 48), ("ethertype", 16))

@@ -1,8 +1,9 @@
-"""Run benches: ``python -m tb.run --block NAME [--sim icarus] [--test NAME ...] [--seed N] [--waves]``."""
+"""Run benches: ``python -m tb.run --block NAME [--sim icarus] [--test NAME ...] [--seed N] [--waves] [--pcap FILE]``."""
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from tb.lib import registry, runner
 from tb.lib.simulators import BuildError, MissingTool, available
@@ -15,6 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--test", action="append", help="only this test (may be repeated)")
     p.add_argument("--seed", type=int, default=runner.DEFAULT_SEED)
     p.add_argument("--waves", action="store_true")
+    p.add_argument("--pcap", metavar="FILE", type=Path, help="capture the block's links (pcapng, a clock cycle a nanosecond)")
     a = p.parse_args(argv)
     bad = 0
     for name in a.block.split(","):
@@ -25,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
                 if missing and sim != "verilator" and not a.sim and len(plan.simulators) > 1:
                     print(f"left out, not passed: {name} on {sim} ({missing})")
                     continue
-                out = runner.run(plan, sim, tests=a.test, seed=a.seed, waves=a.waves)
+                out = runner.run(plan, sim, tests=a.test, seed=a.seed, waves=a.waves, pcap=a.pcap)
                 bad += report(out)
         except (MissingTool, BuildError, KeyError, ValueError) as e:
             print(f"{name}: {e.args[0] if e.args else e}", file=sys.stderr)

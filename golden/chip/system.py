@@ -20,6 +20,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from golden.chip.capture import Capture
 from golden.chip.node import Node
 from golden.nic.qp import Nic
 from spec.params import SystemParams
@@ -46,13 +47,16 @@ class System:
 
     Args:
         seed: draws the order in which actors act; None: a fixed order.
+        capture: sees every message.
         immediate: the NIC carries out WRITE_IMM (else LOC_QP_OP_ERR, as for READ).
     """
 
-    def __init__(self, params: SystemParams, *, seed: int | None = None, immediate: bool = False):
+    def __init__(self, params: SystemParams, *, seed: int | None = None, capture: Capture | None = None, immediate: bool = False):
         self.params = params
         self.seed = seed
         self.nodes = [Node(params.node, i, self._find, immediate=immediate) for i in range(params.nodes)]
+        for port, n in enumerate(self.nodes):
+            n.nic.capture, n.nic.port = capture, port
         self.steps = 0
         self.last_stall = ""  # report of the last time nothing could act with work left
         self._random = random.Random(seed) if seed is not None else None

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from golden.mem.memory import AccessError, Memory, RegionTable
 from golden.nic.me import Work
@@ -42,6 +43,9 @@ from spec.packet import PSN_BITS, Syndrome, segment
 from spec.params import NicParams
 from spec.registers import Access, QpState
 from spec.wqe import Op, Status
+
+if TYPE_CHECKING:
+    from golden.chip.capture import Capture
 
 PSN_MASK = (1 << PSN_BITS) - 1
 HALF = 1 << PSN_BITS - 1
@@ -56,6 +60,7 @@ class QueuePair:
         self.number = number
         self.state = QpState.RESET
         self.dest_qp = self.dest_node = self.sq_psn = self.rq_psn = 0
+        self.msn = 0  # messages received whole
         self.sq: deque[Work] = deque()
         self.rq: deque[Work] = deque()
         self.bad: dict[int, tuple[Status, int]] = {}  # RECVs that will end in an error: id -> status, info
@@ -64,7 +69,11 @@ class QueuePair:
 
 
 class Nic:
-    """The queue pairs and regions of one node. `peer(node)` finds another node's NIC, or None."""
+    """The queue pairs and regions of one node. `peer(node)` finds another node's NIC, or None. `capture` sees every message; `port` is this
+    NIC's place in it."""
+
+    capture: Capture | None = None
+    port = 0
 
     def __init__(
         self, node: int, params: NicParams, memory: Memory, peer: Callable[[int], Nic | None], *, immediate: bool = False
@@ -127,7 +136,7 @@ class Nic:
             return
         qp.state = state
         if state == QpState.RESET:
-            qp.sq_psn = qp.rq_psn = 0
+            qp.sq_psn = qp.rq_psn = qp.msn = 0
         if state in (QpState.ERR, QpState.RESET):
             self._flush(qp)
 
@@ -185,29 +194,33 @@ class Nic:
         if ahead:
             there.counters["nic_duplicates"] += min(count, (1 << PSN_BITS) - ahead)
         else:
-            status, info = there.receive(other, work, self.memory)
+            status, info, whole = there.receive(other, work, self.memory)
             if status == Status.RNR_RETRY_EXC_ERR:
                 return self._hold(qp, f"{name} has no RECV posted", status)
+            if self.capture is not None:
+                data = self.memory.view(w["addr_a"], n).tobytes()
+                self.capture.message((self, qp), (there, other), w, data, refused=None if status == Status.SUCCESS else (whole, info))
             if status != Status.SUCCESS:
                 there.counters["nic_naks"] += 1
                 self.fail(qp, work, status, info)
                 return True
             other.rq_psn = (other.rq_psn + count) & PSN_MASK
+            other.msn = (other.msn + 1) & PSN_MASK
         self._count(there, work, count)
         qp.sq_psn = (qp.sq_psn + count) & PSN_MASK
         qp.sq.popleft()
         work.finish(byte_len=n)
         return True
 
-    def receive(self, qp: QueuePair, sent: Work, source: Memory) -> tuple[Status, int]:
-        """Carry out a message at its destination: the status for the sender and its `info`."""
+    def receive(self, qp: QueuePair, sent: Work, source: Memory) -> tuple[Status, int, int]:
+        """Carry out a message at its destination: the status for the sender, its `info`, and the packets before one that was refused."""
         w, n, mtu = sent.wqe, sent.wqe["length"], self.params.mtu
         data = source.view(w["addr_a"], n)
         needs_recv = sent.op in (Op.SEND, Op.WRITE_IMM)
         recv = qp.rq[0] if needs_recv and qp.rq else None
         if sent.op == Op.SEND:
             if recv is None:
-                return Status.RNR_RETRY_EXC_ERR, 0
+                return Status.RNR_RETRY_EXC_ERR, 0, 0
             r, capacity = recv.wqe, recv.wqe["length"]
             good, error = n, None
             if n > capacity:
@@ -222,7 +235,7 @@ class Nic:
                 good -= good % mtu
                 self.memory.write(r["addr_d"], data[:good])
                 self.fail(qp, recv, error[0], r["addr_d"] + good if error[0] == Status.MEM_ERR else 0)
-                return error[1], error[2]
+                return error[1], error[2], good // mtu
             self.memory.write(r["addr_d"], data)
         else:
             try:
@@ -231,17 +244,17 @@ class Nic:
             except AccessError as e:
                 self.fail(qp, None, e.status)
                 if e.status == Status.REM_ACCESS_ERR:
-                    return e.status, Syndrome.NAK_ACCESS
-                return Status.REM_OP_ERR, Syndrome.NAK_OPERATIONAL
+                    return e.status, Syndrome.NAK_ACCESS, 0
+                return Status.REM_OP_ERR, Syndrome.NAK_OPERATIONAL, 0
             if needs_recv and recv is None:
                 self.memory.write(w["addr_d"], data[: max(n - 1, 0) // mtu * mtu])  # all packets but the last, which asks for it
-                return Status.RNR_RETRY_EXC_ERR, 0
+                return Status.RNR_RETRY_EXC_ERR, 0, 0
             self.memory.write(w["addr_d"], data)
         if recv is not None:
             qp.rq.popleft()
             recv.finish(byte_len=n, imm=w["imm"] if sent.op == Op.WRITE_IMM else 0)
             self._look(qp)
-        return Status.SUCCESS, 0
+        return Status.SUCCESS, 0, 0
 
     def expire(self, status: Status) -> bool:
         """Give up every message that waits for a reason whose end is `status`; True when there was one."""

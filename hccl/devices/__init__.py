@@ -18,7 +18,7 @@ def open_device(kind: str, params: SystemParams, **options: Any) -> Device:
     """
     if not isinstance(params, SystemParams):
         raise UsageError(f"params is a {type(params).__name__}; expected spec.params.SystemParams, as config(name) gives")
-    known = {"golden": ("seed",), "rtl": ("seed", "stalls", "faults", "waves", "sim")}.get(kind) if isinstance(kind, str) else None
+    known = {"golden": ("seed", "pcap"), "rtl": ("seed", "stalls", "faults", "waves", "pcap", "sim")}.get(kind) if isinstance(kind, str) else None
     unknown = [o for o in options if known is not None and o not in known]
     if unknown and known is not None:
         raise UsageError(f"device {kind}: unknown option(s) {', '.join(unknown)}; expected {', '.join(known)}")

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from golden.chip.capture import Capture
 from golden.chip.system import System, SystemFaulted, SystemStalled
 from hccl.devices.base import Bytes, Device
 from hccl.errors import DeviceError, DeviceFault, DeviceTimeout, integer
@@ -10,15 +11,22 @@ from spec.params import SystemParams
 
 
 class GoldenDevice(Device):
-    """`seed`: the order in which nodes and queues act is drawn from it; None: a fixed order. Results do not depend on it."""
+    """`seed`: the order in which nodes and queues act is drawn from it; None: a fixed order. Results do not depend on it.
+
+    `pcap`: file for a capture (pcapng) of the packets that a lossless network would carry for the messages, whose stamps count packets.
+    """
 
     kind = "golden"
     timed = False
 
-    def __init__(self, params: SystemParams, *, seed: int | None = None):
+    def __init__(self, params: SystemParams, *, seed: int | None = None, pcap: str | None = None):
         super().__init__(params)
         seed = None if seed is None else integer("seed", seed, 0)
-        self._system: System | None = System(params, seed=seed)
+        try:
+            self._capture = Capture(pcap, params.nodes) if pcap else None
+        except OSError as e:
+            raise DeviceError(f"pcap: {pcap}: {e.strerror or e}") from None
+        self._system: System | None = System(params, seed=seed, capture=self._capture)
 
     @property
     def system(self) -> System:
@@ -55,3 +63,5 @@ class GoldenDevice(Device):
 
     def close(self) -> None:
         self._system = None
+        if self._capture is not None:
+            self._capture.close()

@@ -14,7 +14,7 @@ from spec.params import SystemParams
 
 class RtlDevice(Device):
     """Args: as of ``tb.chip.service.SimService``: seed, probability of stalls, faults of the links by kind (``{"drop": 0.01}``),
-    file for the waves, simulator.
+    file for the waves, for the capture of the links, simulator.
 
     Raises:
         DeviceError: the benches (`tb`) or the simulator are not installed.
@@ -25,7 +25,7 @@ class RtlDevice(Device):
 
     def __init__(
         self, params: SystemParams, *, seed: int = 0, stalls: float = 0.0, faults: dict[str, float] | None = None,
-        waves: str | None = None, sim: str = "verilator",
+        waves: str | None = None, pcap: str | None = None, sim: str = "verilator",
     ):  # fmt: skip
         super().__init__(params)
         self._service: Any = None
@@ -37,7 +37,7 @@ class RtlDevice(Device):
             ) from None
         self._timeout, self._fault, self._failure = SimTimeout, SimFault, SimFailure
         try:
-            self._service = SimService(params, seed=seed, stalls=stalls, faults=faults, waves=waves, sim=sim)
+            self._service = SimService(params, seed=seed, stalls=stalls, faults=faults, waves=waves, pcap=pcap, sim=sim)
         except (OSError, RuntimeError, ValueError) as e:
             raise DeviceError(f"device rtl did not start: {str(e) or type(e).__name__}") from e
 

@@ -41,6 +41,11 @@ struct Watched {  // a work queue whose errors end a run
   bool failed = false;
 };
 
+struct Frame {  // beats of a frame seen so far
+  std::vector<uint8_t> bytes;
+  bool open = false;
+};
+
 struct System {
   VerilatedContext context;
   std::vector<std::unique_ptr<Vstation>> station;
@@ -50,6 +55,8 @@ struct System {
   std::vector<Watched> watched;
   uint64_t settle = 0;  // cycles a run goes on after the first error of a watched queue
   uint64_t cycle = 0;
+  void (*capture)(uint64_t cycle, uint32_t link, const uint8_t* frame, uint32_t bytes) = nullptr;
+  std::vector<Frame> under_way;  // of each link, while `capture` is set: those of station i are 2i (up) and 2i + 1 (down)
 #if VM_TRACE
   std::unique_ptr<Trace> trace;
 #endif
@@ -87,6 +94,26 @@ struct System {
       s.down__valid = *p.o_valid;
       if (*p.o_valid) std::memcpy(s.down__payload.data(), p.o_payload, BEAT_WORDS * 4);
       *p.o_ready = s.down__ready;
+      if (capture) {
+        if (s.up__valid && s.up__ready) beat(2 * i, s.up__payload.data());
+        if (s.down__valid && s.down__ready) beat(2 * i + 1, p.o_payload);
+      }
+    }
+  }
+
+  // One beat of a link: data, keep (contiguous from bit 0), first, last.
+  void beat(size_t link, const uint32_t* w) {
+    Frame& f = under_way[link];
+    if (w[18] & 1) {
+      f.bytes.clear();
+      f.open = true;
+    }
+    if (!f.open) return;  // the rest of a frame whose start was not seen
+    const uint8_t* data = reinterpret_cast<const uint8_t*>(w);
+    f.bytes.insert(f.bytes.end(), data, data + __builtin_popcount(w[16]) + __builtin_popcount(w[17]));
+    if (w[18] & 2) {
+      capture(cycle, uint32_t(link), f.bytes.data(), uint32_t(f.bytes.size()));
+      f.open = false;
     }
   }
 
@@ -208,6 +235,13 @@ void tawny_reset(void* handle, int cycles) {
 }
 
 uint64_t tawny_cycles(void* handle) { return at(handle).cycle; }
+
+// Give every frame of every link to `capture`, when its last beat moves: up links are 2 * node, down links 2 * node + 1.
+void tawny_capture(void* handle, void (*capture)(uint64_t, uint32_t, const uint8_t*, uint32_t)) {
+  System& sys = at(handle);
+  sys.under_way.assign(2 * sys.station.size(), Frame{});
+  sys.capture = capture;
+}
 
 // First byte of bank `bank` of node `node`'s memory, or null; `rows` gets its rows.
 void* tawny_memory(void* handle, int node, int bank, uint64_t* rows) {

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from golden.net import pcap
 from rtl.chip.station import FAULTS, Station
 from rtl.chip.system import SEED_STEP
 from rtl.emit import emit
@@ -31,6 +32,9 @@ from tb.lib.simulators import (
 )
 
 SOURCE = Path(__file__).with_name("executor.cpp")
+
+
+FRAME_SEEN = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)  # cycle, link, bytes
 
 
 class Command(ctypes.Structure):
@@ -138,9 +142,12 @@ class Executor:
     Args:
         pins: `stall` (of 65536), `seed`, and the fault probabilities (of 65536) by name.
         trace: FST file, or None.
+        capture: pcapng file of every link at its switch port, or None.
     """
 
-    def __init__(self, p: SystemParams, *, faults: bool, gates: bool, pins: dict[str, int], trace: Path | None = None):
+    def __init__(
+        self, p: SystemParams, *, faults: bool, gates: bool, pins: dict[str, int], trace: Path | None = None, capture: Path | None = None
+    ):
         self.p = p
         self._handle: int | None = None
         lib = ctypes.CDLL(str(library(p, faults=faults, gates=gates, waves=trace is not None)))
@@ -156,6 +163,7 @@ class Executor:
             ("tawny_failed", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
             ("tawny_run", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64),
             ("tawny_idle", None, ctypes.c_void_p, ctypes.c_uint64),
+            ("tawny_capture", None, ctypes.c_void_p, FRAME_SEEN),
         ):
             f = getattr(lib, name)
             f.restype, f.argtypes = result, list(args)
@@ -164,6 +172,10 @@ class Executor:
         probability = (ctypes.c_uint32 * len(FAULTS))(*(pins[f] for f in FAULTS))
         lib.tawny_pins(self._handle, pins["stall"], pins["seed"], SEED_STEP, probability)
         lib.tawny_reset(self._handle, 8)
+        self._writer = pcap.Writer(capture, interfaces=pcap.link_names(p.nodes)) if capture else None
+        if self._writer is not None:
+            self._seen = FRAME_SEEN(lambda cycle, link, data, n: self._writer.frame(cycle, ctypes.string_at(data, n), link))
+            lib.tawny_capture(self._handle, self._seen)
         mem = p.node.mem
         self._banks = [[self._bank(node, b) for b in range(mem.banks)] for node in range(p.nodes)]
 
@@ -252,3 +264,5 @@ class Executor:
             self._banks = []
             self._lib.tawny_free(self._handle)
             self._handle = None
+            if self._writer is not None:
+                self._writer.close()

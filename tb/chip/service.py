@@ -35,6 +35,19 @@ class SimFailure(RuntimeError):
     """The system refused a call."""
 
 
+def _writable(what: str, name: str | None) -> Path | None:
+    """The file, tried before anything is compiled."""
+    if not name:
+        return None
+    path = Path(name).resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+    except OSError as e:
+        raise ValueError(f"{what}: {path}: {e.strerror or e}") from None
+    return path
+
+
 class SimService:
     """A running system.
 
@@ -44,6 +57,7 @@ class SimService:
         stalls: probability of a stall per cycle on every internal stream (0: the hardware without stall gates).
         faults: probability per frame by kind: drop, dup, reorder, corrupt.
         waves: file for an FST trace of everything.
+        pcap: file for a capture (pcapng) of every node's link at the switch, a clock cycle a nanosecond.
         sim: verilator (whole systems run on no other).
 
     Raises:
@@ -52,7 +66,7 @@ class SimService:
 
     def __init__(
         self, params: SystemParams, *, seed: int = 0, stalls: float = 0.0, faults: dict[str, float] | None = None,
-        waves: str | None = None, sim: str = "verilator",
+        waves: str | None = None, pcap: str | None = None, sim: str = "verilator",
     ):
         if not isinstance(faults or {}, dict):
             raise ValueError(f"faults = {faults!r}; expected a probability by kind ({', '.join(KINDS)})")
@@ -70,14 +84,8 @@ class SimService:
         self._pending: list[tuple[int, int, int, int]] = []
         pins = {"stall": int(stalls * 65536), "seed": seed & 0xFFFFFFFF, **dict.fromkeys(FAULTS, 0)}
         pins.update({KINDS[k]: max(1, int(v * 65536)) for k, v in faults.items()})
-        trace = Path(waves).resolve() if waves else None
-        if trace:  # now, not after everything was compiled
-            try:
-                trace.parent.mkdir(parents=True, exist_ok=True)
-                trace.open("ab").close()
-            except OSError as e:
-                raise ValueError(f"waves: {trace}: {e.strerror or e}") from None
-        self._system: Executor | None = Executor(params, faults=bool(faults), gates=stalls > 0, pins=pins, trace=trace)
+        trace, capture = (_writable(what, name) for what, name in (("waves", waves), ("pcap", pcap)))
+        self._system: Executor | None = Executor(params, faults=bool(faults), gates=stalls > 0, pins=pins, trace=trace, capture=capture)
 
     @property
     def _running(self) -> Executor:

@@ -12,7 +12,9 @@ from typing import Any
 import cocotb
 import numpy as np
 from cocotb.triggers import First, RisingEdge, Timer
+from cocotb.utils import get_sim_time
 
+from golden.net import pcap
 from spec.params import SystemParams, config
 from tb.lib import coverage
 from tb.lib.ports import CYCLE, TopPort, memory_image
@@ -201,6 +203,8 @@ class Memory:
 class Bench:
     """Handle on the running top. Create with :meth:`start`."""
 
+    _captured = False  # an earlier test of this simulation has begun the capture
+
     def __init__(self, dut: Any):
         self.dut = dut
         info = json.loads(os.environ["TAWNY_BENCH"])
@@ -216,10 +220,14 @@ class Bench:
         self._sinks = {n: Sink(self, p) for n, p in self.ports.items() if p.kind == "sink"}
         self._memories = {n: Memory(self, p) for n, p in self.ports.items() if p.kind == "memory"}
         self.total_cycles = 0
+        self._pcap: str = info.get("pcap", "")
+        self._links: tuple[str, ...] = tuple(info.get("links", ()))
 
     @classmethod
     async def start(cls, dut: Any) -> Bench:
         b = cls(dut)
+        if b._pcap:
+            cocotb.start_soon(b._capture(Path(b._pcap), b._links))
         await b.reset()
         return b
 
@@ -229,6 +237,18 @@ class Bench:
         await Timer(cycles * CYCLE, "ns")
         self.pin("rst").value = 0
         await Timer(CYCLE, "ns")
+
+    async def _capture(self, path: Path, links: tuple[str, ...]) -> None:
+        """Frames of the block's links, from now to the end of the test; the file holds those of all tests, one after the other."""
+        clk = self.pin("clk")
+        pins = [[self.pin(f"{n}__{s}") for s in ("valid", "ready", "payload")] for n in links]
+        with pcap.Writer(path, interfaces=links, append=Bench._captured) as w:
+            Bench._captured = True
+            while True:
+                await RisingEdge(clk)
+                for i, (valid, ready, payload) in enumerate(pins):
+                    if valid.value == 1 and ready.value == 1:
+                        w.flit(round(get_sim_time("ns")) // CYCLE, payload.value.to_bytes(byteorder="little"), i)
 
     def pin(self, name: str) -> Any:
         """cocotb handle of a signal of the top, looked up once."""

@@ -4,7 +4,7 @@ Keys: [block] name, title, dut ("module:callable"), config, args (attribute path
 bench (cocotb module, or a list of them), simulators, four_state (the tests that the fast tier runs on Icarus; default all), depth,
 long (true: the long tier alone runs it, `make sim` only by name), job ("system", the default: what the main job stands on; "engines": the
 processing element's, which `make sim` runs by name, or with BLOCK=engines), group (a name that `make sim` and `make waves` take for the benches of
-one unit); [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
+one unit), links (streams that carry whole frames, which a capture holds); [ports] port = mode; [memory] size_bytes; [[feature]] name, tests, bins.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 from spec.params import config as named_config
 from tb.lib.simulators import ROOT
 
-_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "four_state", "depth", "waves", "long", "job", "group"}
+_KEYS = {"name", "title", "dut", "config", "args", "bench", "simulators", "four_state", "depth", "waves", "long", "job", "group", "links"}
 JOBS = ("system", "engines")
 
 
@@ -38,6 +38,7 @@ class BlockPlan:
     job: str = "system"
     group: str = ""
     long: bool = False  # dear to build: only the long tier, and whoever names it, runs it
+    links: tuple[str, ...] = ()
     ports: dict[str, str] = field(default_factory=dict)
     memory_bytes: int = 1 << 20
     features: tuple[dict[str, Any], ...] = ()
@@ -88,7 +89,7 @@ def load(path: Path) -> BlockPlan:
     for f in features:
         if not f.get("name") or not f.get("tests") or set(f) - {"name", "tests", "bins"}:
             raise ValueError(f"{path}: a feature needs name and tests, may have bins; got {f}")
-    for k in ("args", "simulators", "four_state", "bench"):
+    for k in ("args", "simulators", "four_state", "bench", "links"):
         if k in block:
             block[k] = (block[k],) if isinstance(block[k], str) else tuple(block[k])
     return BlockPlan(

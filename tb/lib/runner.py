@@ -18,7 +18,7 @@ from pathlib import Path
 from rtl.emit import Emitted, emit, write_atomic
 from tb.lib import top
 from tb.lib.ports import CYCLE, TopPort, describe
-from tb.lib.registry import BlockPlan
+from tb.lib.registry import BlockPlan, blocks
 from tb.lib.simulators import BUILD, ROOT, Options, icarus, verilate, wave_format
 
 HDL = Path(__file__).parent / "hdl"
@@ -107,19 +107,21 @@ def wave_file(sim: str) -> str:
 
 def run(
     plan: BlockPlan, sim: str, *, tests: list[str] | None = None, seed: int = DEFAULT_SEED, waves: bool = False,
-    timeout: float = 1800, folder: Path | None = None,
+    timeout: float = 1800, folder: Path | None = None, pcap: Path | None = None,
 ) -> Outcome:
     """Build and run `tests` (default: the fast tier's on `sim`). One of them that did not run counts as failed.
 
     Raises:
-        MissingTool, BuildError: the simulator is missing, or refused the design.
+        MissingTool, BuildError: the simulator is missing, or refused the design. ValueError: a capture of a block without links.
     """
+    if pcap is not None and not plan.links:
+        raise ValueError(f"{plan.name} has no links to capture; these have: {', '.join(n for n, b in blocks().items() if b.links)}")
     t0 = time.perf_counter()
     tests = tests or plan.tests_on(sim)
     exe, ports, _ = build(plan, sim, waves=waves)
     out = Outcome(block=plan.name, sim=sim, seed=seed, build_seconds=time.perf_counter() - t0)
     with _own_folder(folder or BUILD / "runs" / f"{plan.name}-{sim}{'-waves' if waves else ''}") as out.folder:
-        _simulate(plan, sim, exe, ports, tests, seed, waves, timeout, out)
+        _simulate(plan, sim, exe, ports, tests, seed, waves, pcap, timeout, out)
     return out
 
 
@@ -138,12 +140,14 @@ def _own_folder(wanted: Path) -> Iterator[Path]:
 
 
 def _simulate(
-    plan: BlockPlan, sim: str, exe: Path, ports: list[TopPort], tests: list[str], seed: int, waves: bool, timeout: float, out: Outcome
+    plan: BlockPlan, sim: str, exe: Path, ports: list[TopPort], tests: list[str], seed: int, waves: bool, pcap: Path | None,
+    timeout: float, out: Outcome,
 ) -> None:
     results = out.folder / "results.xml"
     env = environment(",".join(plan.bench), seed, results, tests)
     env["TAWNY_BENCH"] = json.dumps(
-        {"block": plan.name, "sim": sim, "config": plan.config, "seed": seed, "ports": json.loads(describe(ports))}
+        {"block": plan.name, "sim": sim, "config": plan.config, "seed": seed, "ports": json.loads(describe(ports)),
+         "pcap": str(pcap.resolve()) if pcap else "", "links": plan.links}
     )
     t1 = time.perf_counter()
     log = out.folder / "sim.log"

@@ -48,6 +48,7 @@ class NicPair(Block):
         members = {f"{side}_{n}": one.signature.members[n] for side in "ab" for n in self.names}
         for way in ("ab", "ba"):
             members |= {f"{way}_{p}": In(16) for p in FAULTS} | {f"{way}_seed": In(32), f"{way}_lose": In(16), f"{way}_lost": Out(32)}
+            members |= {f"{way}_link__payload": Out(packet_layout()), f"{way}_link__valid": Out(1), f"{way}_link__ready": Out(1)}
         beats = stream.Signature(packet_layout())
         super().__init__(members | {"on_wire": In(1), "wire_tx": Out(beats), "wire_rx": In(beats)})
 
@@ -68,6 +69,7 @@ class NicPair(Block):
             link, faults, loser = Link(self.link), Faults(), Loser()
             m.submodules += [shared(link), shared(faults), shared(loser)]
             ends[way] = loser.i, faults.o
+            m.d.comb += [getattr(self, f"{way}_link__{s}").eq(getattr(faults.o, s)) for s in ("payload", "valid", "ready")]
             connect(m, loser.o, link.i)
             connect(m, link.o, faults.i)
             for p in FAULTS:

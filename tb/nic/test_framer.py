@@ -7,10 +7,10 @@ from scapy.contrib.roce import BTH
 from scapy.layers.inet import IP
 from scapy.utils import rdpcap
 
+from golden.net import pcap
 from golden.nic import packet as golden
 from spec import packet
 from spec.packet import HAS_AETH, HAS_IMM, HAS_RETH, Opcode
-from tb.lib import pcap
 from tb.lib.bench import Bench
 from tb.nic import framing
 

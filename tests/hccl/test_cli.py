@@ -31,6 +31,11 @@ def test_run_prints_a_table_and_checks(tmp_path: Path) -> None:
         assert (z["rank0"] == z["rank2"]).all()
 
 
+def test_run_captures(tmp_path: Path) -> None:
+    out = ok("run", "all_reduce", "--ranks", "2", "--count", "100", "--pcap", str(tmp_path / "r.pcapng"))
+    assert "capture: " in out and (tmp_path / "r.pcapng").stat().st_size > 2 * 200
+
+
 def test_run_reads_a_file(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((4, 10), np.float32))
     ok("run", "all_reduce", "--input", str(tmp_path / "x.npy"), "--output", str(tmp_path / "y.npy"), "--in-place")
@@ -80,6 +85,7 @@ def test_plan_and_prove(tmp_path: Path) -> None:
         (["run", "all_reduce", "--output", ""], "--output ''; expected the name of a file"),
         (["run", "all_reduce", "--input", " "], "--input ' '; expected the name of a file"),
         (["run", "all_reduce", "--input", "/tmp/{rank}.npy/x.npy"], "/tmp/0.npy/x.npy: no such file"),
+        (["run", "all_reduce", "--pcap", "/tmp"], "pcap: /tmp: Is a directory"),
         (["run", "all_reduce", "--device", "rtl", "--waves", "/tmp"], "waves: /tmp: Is a directory"),
         (["run", "all_reduce", "--device", "rtl", "--stalls", "1"], "probability of stalls = 1.0; expected 0 <= p < 1"),
     ],

@@ -15,6 +15,7 @@ from hccl.communicator import Communicator
 from hccl.devices import open_device
 from hccl.devices.rtl import RtlDevice
 from hccl.errors import CollectiveError, CollectiveTimeout, DeviceError, MismatchError, UsageError
+from spec.packet import FIRST_QP
 from spec.params import SystemParams, config
 from spec.registers import QpState
 
@@ -161,7 +162,7 @@ def test_usage(comm: Communicator) -> None:
         (lambda: open_device(None, TINY), "device None is not known"),
         (lambda: open_device("golden", "tiny"), "params is a str; expected spec.params.SystemParams"),
         (lambda: open_device("golden", TINY, stalls=0.1), r"device golden: unknown option\(s\) stalls; expected seed"),
-        (lambda: open_device("rtl", TINY, stall=0.1), r"device rtl: unknown option\(s\) stall; expected seed, stalls, faults, waves, sim"),
+        (lambda: open_device("rtl", TINY, stall=0.1), r"device rtl: unknown option\(s\) stall; expected seed, stalls, faults, waves, pcap, sim"),
         (lambda: open_device("golden", TINY, seed="x"), "seed = 'x'; expected an integer of at least 0"),
     ]
     for call, match in cases:
@@ -197,7 +198,7 @@ def test_deadline(comm: Communicator) -> None:
 
 def test_a_dead_queue_pair_is_named(comm: Communicator) -> None:
     comm.all_reduce(vectors())
-    comm.device.write_reg(1, "qp_state", 0, int(QpState.ERR))
+    comm.device.write_reg(1, "qp_state", FIRST_QP, int(QpState.ERR))
     with pytest.raises(CollectiveError, match="rank 1 channel 0: .* ended in WR_FLUSH_ERR") as e:
         comm.all_reduce(vectors())
     assert "collective 1" in str(e.value)
@@ -313,7 +314,7 @@ class SimFault(RuntimeError):
 class SimService:
     """What the simulator service promises, on the golden system with a clock that counts steps."""
 
-    def __init__(self, params: SystemParams, *, seed=0, stalls=0.0, faults=None, waves=None, sim="verilator"):
+    def __init__(self, params: SystemParams, *, seed=0, stalls=0.0, faults=None, waves=None, pcap=None, sim="verilator"):
         if faults:
             raise RuntimeError("no build\nsecond line")
         self.system, self.closed, self.batches = System(params), 0, []

@@ -12,6 +12,7 @@ from hccl.algorithms.ring import all_reduce
 from hccl.errors import PlanError, UsageError
 from hccl.lower import DONE_WR_ID, RECV_DIR, SEND_DIR, endpoints, lower, order, scale_bits
 from hccl.plan import ChunkOp, Plan, Ref
+from spec.packet import FIRST_QP
 from spec.params import config
 from spec.wqe import WQE, Flag, Op
 
@@ -94,9 +95,9 @@ def test_wqes_of_a_ring() -> None:
                 if i is not None:
                     assert w["opcode"] == Op[ops[i].kind.upper()] and w["length"] == ops[i].length
                 if w["opcode"] == Op.SEND:
-                    assert w["lkey"] in (7, 8) and w["qpn"] == 2 * channel
+                    assert w["lkey"] in (7, 8) and w["qpn"] == FIRST_QP + 2 * channel
                 if w["opcode"] == Op.RECV:
-                    assert w["lkey"] in (8, 9) and w["qpn"] == 2 * channel + 1
+                    assert w["lkey"] in (8, 9) and w["qpn"] == FIRST_QP + 2 * channel + 1
             last = queue.wqes[-1]
             assert last["flags"] == Flag.SYNC | Flag.SIGNALED | Flag.EVENT and last["wr_id"] == DONE_WR_ID
             assert sum(w.get("flags", 0) & Flag.SCALE > 0 for w in queue.wqes) == 1
@@ -134,7 +135,7 @@ def test_endpoints_pair_up() -> None:
     plan = all_reduce(ranks=4, count=100_000)
     ends = [endpoints(plan, r) for r in range(4)]
     for r in range(4):
-        assert sorted(e.qpn for e in ends[r].values()) == list(range(len(ends[r])))
+        assert sorted(e.qpn for e in ends[r].values()) == list(range(FIRST_QP, FIRST_QP + len(ends[r])))
         for (channel, direction, peer), e in ends[r].items():
             other = ends[peer][channel, RECV_DIR if direction == SEND_DIR else SEND_DIR, r]
             assert other.peer == r and e.peer == peer
@@ -156,7 +157,7 @@ def test_limits(kw: dict, match: str) -> None:
 
 def test_too_many_queue_pairs() -> None:
     node = NODE.replace(nic=NODE.nic.replace(qps=4))
-    with pytest.raises(UsageError, match="8 queue pairs"):
+    with pytest.raises(UsageError, match="8 queue pairs on rank 0; expected at most 2"):
         lower(all_reduce(ranks=2, count=1 << 17), node, KEYS)
 
 

@@ -17,6 +17,7 @@ from hccl.communicator import COUNTERS, Result
 from hccl.devices.base import Device
 from hccl.errors import CollectiveError, CollectiveTimeout, MismatchError
 from hccl.verbs import Context, connect
+from spec.packet import FIRST_QP
 from spec.params import config
 from spec.registers import Access, QpState
 from spec.wqe import WQE, Flag, Op, Status
@@ -266,7 +267,7 @@ def works(device: Device, ranks: int = 4) -> None:
 def test_a_dead_queue_pair(rtl: Device) -> None:
     comm = Communicator(rtl, 4)
     run(comm, (4, "int32", "max", 129, False), np.random.default_rng(0))
-    rtl.write_reg(1, "qp_state", 0, int(QpState.ERR))
+    rtl.write_reg(1, "qp_state", FIRST_QP, int(QpState.ERR))
     start = rtl.cycles
     with pytest.raises(CollectiveError, match="collective 1 .* rank 1 channel 0: .* ended in WR_FLUSH_ERR"):
         run(comm, (4, "int32", "max", 129, False), np.random.default_rng(0))

@@ -5,7 +5,7 @@ import numpy as np
 from scapy.layers.l2 import Ether
 from scapy.utils import RawPcapNgReader
 
-from tb.lib import pcap
+from golden.net import pcap
 
 
 def read(path):
@@ -48,7 +48,7 @@ def test_flits(tmp_path):
         w.flit(10, flit(b"d" * 64, True, False))  # cut short by the next
         w.flit(11, flit(b"e" * 60, True, True))
     assert [(g[0], g[1], g[3]) for g in read(path)] == [
-        (b"down", 6, b"only" * 15), (b"up", 5, b"a" * 64 + b"bc"), (b"up", 11, b"e" * 60),
+        (b"down", 6, b"only" * 15), (b"up", 9, b"a" * 64 + b"bc"), (b"up", 11, b"e" * 60),
     ]
 
 
