@@ -100,6 +100,7 @@ class UnitStatus(IntEnum):
     ALIGN = 2  # an operand's address is no multiple of what it must be
     LOCAL = 3  # a row of local memory was damaged beyond repair
     FORMAT = 4  # formats that do not fit each other, or that the unit does not have
+    ALONE = 5  # the other half of the product, DOT or REDUCE, did not come
 
 
 class OutFormat(IntEnum):
@@ -138,7 +139,7 @@ LAYOUT_ARGS = _args("LAYOUT_ARGS", [
     field("stride_a", 24), field("stride_d", 24),
 ])
 
-# REDUCE: what DOT gives, in the same order; sums of `chunks` chunks, `rows` rows, `held` values in each.
+# REDUCE: what the DOT instruction gives that is as many before it, in the same order; sums of `chunks` chunks, `rows` rows, `held` values in each.
 REDUCE_ARGS = _args("REDUCE_ARGS", [
     field("held", 13), field("rows", 13), field("chunks", 13), field("stride_d", 20, "bytes from row to row of the result"),
     field("bias", 1, "`a`: binary32 (int32), one a held row, is where every sum starts"), field("integer", 1), field("relu", 1, "what is below 0 becomes +0"),

@@ -36,7 +36,7 @@ class Pending:
 
 
 def fits(pe: PeParams, args: Args) -> bool:
-    """Whether the sizes, which both instructions of a product have, are possible at all; if not, neither takes part in anything."""
+    """Whether DOT's sizes are possible at all; if not, neither half of the product takes part in anything."""
     return bool(args["held"] and args["chunks"] and 1 <= args["rows"] <= pe.depth)
 
 
@@ -108,8 +108,10 @@ def sums(p: Pending, bias: Bits | None) -> Bits:
     return dot_product(p.held, p.rows, *names, bias=start, **kw).T
 
 
-def reduce_status(pe: PeParams, args: Args, a: int, d: int) -> UnitStatus:
-    """Status known before anything is done. A refused REDUCE whose sizes fit takes its sums all the same, and writes nothing."""
+def reduce_status(pe: PeParams, args: Args, a: int, d: int, dot: Pending | None) -> UnitStatus:
+    """Status known before anything is done; `dot`: what its DOT gives, None if that was of impossible sizes. A refused REDUCE takes its sums all the same, and writes nothing."""
+    if dot is None or (len(dot.held), len(dot.rows), dot.chunks) != (args["held"], args["rows"], args["chunks"]):
+        return UnitStatus.RANGE
     size = 4 if args["out"] == OutFormat.FLOAT32 else 2
     unit = min(size * pe.rows, 64)
     right = fits(pe, args) and d % unit == 0 and args["stride_d"] % unit == 0 and not (args["integer"] and args["out"] != OutFormat.FLOAT32)

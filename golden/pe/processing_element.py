@@ -1,6 +1,7 @@
 """A processing element: the command processor's programs on golden units, one instruction at a time; bit-exact, no time.
 
-A REDUCE instruction takes the sums of the oldest DOT instruction that no REDUCE has taken; in a program it comes after it.
+A REDUCE instruction takes the sums of the oldest DOT instruction that no REDUCE has taken; in a program it comes after it, and without one it ends in ALONE. (A DOT instruction
+without a REDUCE ends in ALONE too, after a while: time is not modelled here.)
 """
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class ProcessingElement:
         self.local = np.zeros(pe.local_bytes, np.uint8)
         self.cp = CommandProcessor()
         self._dma = DmaEngine(Space(memory), Space(self.local, silent=True))
-        self._pending: deque[matrix_unit.Pending] = deque()
+        self._pending: deque[matrix_unit.Pending | None] = deque()  # None: of sizes that are not possible
 
     def run(self, *programs: Sequence[Mapping[str, int]]) -> list[Completion]:
         """A program for each core, to the end: a completion for every instruction."""
@@ -45,16 +46,17 @@ class ProcessingElement:
             status = matrix_unit.dot_status(self.pe, fields, a, b)
             if status == UnitStatus.OK:
                 self._pending.append(matrix_unit.dot(self.local, fields, a, b))
-            elif matrix_unit.fits(self.pe, fields):
-                self._pending.append(matrix_unit.refused(fields))
+            else:
+                self._pending.append(matrix_unit.refused(fields) if matrix_unit.fits(self.pe, fields) else None)
             return int(status), 0
         if unit is Unit.REDUCE:
             fields = REDUCE_ARGS.unpack(args)
-            status = matrix_unit.reduce_status(self.pe, fields, a, d)
-            if matrix_unit.fits(self.pe, fields):
-                pending = self._pending.popleft()
-                if status == UnitStatus.OK:
-                    status = matrix_unit.reduce(self.local, pending, fields, a, d)
+            if not self._pending:
+                return int(UnitStatus.ALONE), 0
+            pending = self._pending.popleft()
+            status = matrix_unit.reduce_status(self.pe, fields, a, d, pending)
+            if status == UnitStatus.OK and pending is not None:
+                status = matrix_unit.reduce(self.local, pending, fields, a, d)
             return int(status), 0
         if unit is Unit.LAYOUT:
             f = LAYOUT_ARGS.unpack(args)

@@ -12,7 +12,8 @@ Rules
     4. What can never start ends in an error at once: no such unit, instruction or buffer (BAD_OP, NO_BUFFER), more than the buffer can hold (TOO_LARGE), over
        the end of the buffer (STRADDLES: an operand is one piece).
     5. After the first error nothing starts any more: what is at work ends, everything that waits ends in FLUSHED, until `clear`. When nothing is at work, nothing can start and
-       no instruction comes, for `pe.deadline` cycles, everything that waits ends in STUCK.
+       no instruction comes, for `pe.deadline` cycles, everything that waits ends in STUCK. What is at work in a unit that is `alone` (it waits for another unit's
+       instruction) counts as nothing at work; once nothing starts any more and nothing else is at work, `drop` tells such units to end it.
     6. Every instruction ends in one completion. Counter `event` goes up by one with an instruction that ends well and says so. SYNC waits for what its own core
        gave out, WAIT for a counter.
 
@@ -20,13 +21,14 @@ Members
     `core0`, `core1`  In stream INSTRUCTION
     `start_<unit>`    Out stream START; `done_<unit>` In stream UNIT_DONE, one for each, in order
     `completion`      Out stream COMPLETION
+    `alone`           In(units): the oldest instruction at work in a unit can only go on with one of another unit that has not been started; `drop` Out(1)
     `clear`           In(1): after an error, once `idle`: go on
     `halt`            In(1): nothing is dispatched or started while 1
     `idle`            Out(1): nothing waits, nothing is at work; `failed` Out(1): an error happened since `clear`
     `debug_addr`      In(5), `debug_data` Out(256): circular buffers (0 to 15), counters (16), queues (17); 2 cycles after `debug_addr`, while halted or idle
 
-Parameters: `pe.queue`, `pe.deadline`. One engine looks at completions, starts and dispatches in this order, one at a time; an instruction with
-three operands takes it 23 cycles in all; latency of an instruction on an idle processor, `core` to `start`: 12 cycles. Instructions are long (hundreds of
+Parameters: `pe.queue`, `pe.deadline`. One engine looks at completions, starts and dispatches in this order, one at a time, and in each
+of them at the operands that are used; an instruction takes it 8 cycles and 5 for each, at least one; latency of an instruction on an idle processor, `core` to `start`: 12 cycles. Instructions are long (hundreds of
 cycles of their unit), so this is not what bounds them.
 
 Assumptions
@@ -91,7 +93,7 @@ class CommandProcessor(Block):
             **{f"start_{u.name.lower()}": Out(stream.Signature(layout(START))) for u in UNITS},
             **{f"done_{u.name.lower()}": In(stream.Signature(layout(UNIT_DONE))) for u in UNITS},
             "completion": Out(stream.Signature(layout(COMPLETION))),
-            "clear": In(1), "halt": In(1), "idle": Out(1), "failed": Out(1), "debug_addr": In(5), "debug_data": Out(256),
+            "alone": In(len(UNITS)), "drop": Out(1), "clear": In(1), "halt": In(1), "idle": Out(1), "failed": Out(1), "debug_addr": In(5), "debug_data": Out(256),
         })
 
     def elaborate(self, platform):
@@ -163,7 +165,9 @@ class CommandProcessor(Block):
             ]
 
         changed = Signal()
-        hopeless = wire(m, ~at_work.any() & (waits.any() | self.core0.valid | self.core1.valid) & ~flush & ~self.halt, "hopeless")
+        busy = wire(m, (at_work & ~self.alone).any(), "busy")
+        hopeless = wire(m, ~busy & (at_work.any() | waits.any() | self.core0.valid | self.core1.valid) & ~flush & ~self.halt, "hopeless")
+        m.d.comb += self.drop.eq(flush & ~busy & at_work.any())
         with m.If(changed):
             m.d.sync += [blocked_units.eq(0), blocked_cores.eq(0), quiet.eq(0)]
         with m.Elif(hopeless):
@@ -178,6 +182,13 @@ class CommandProcessor(Block):
         # Operands in turn: `step` counts them; those not used are passed over.
         names = list(OPERANDS)
         step = Signal(range(4))
+        used = wire(m, Mux(what == What.COMPLETE, Cat(did[f"{name}_use"] for name in names), Cat(inst[f"{name}_use"] for name in names)), "used")
+
+        def lowest(uses):
+            """First operand that is used; 0 if none is."""
+            return Mux(uses[0] | ~uses.any(), 0, Mux(uses[1], 1, 2))
+
+        first_step = wire(m, lowest(used), "first_step")
         use, offset, needed, amount, fetched = Signal(), Signal(20), Signal(20), Signal(20), Signal(4)
         for i, name in enumerate(names):
             with m.If(step == i):
@@ -188,7 +199,8 @@ class CommandProcessor(Block):
                 with m.If(what == What.COMPLETE):
                     m.d.comb += [use.eq(did[f"{name}_use"]), fetched.eq(did[f"{name}_cb"]), amount.eq(did[f"{name}_{OPERANDS[name]}"])]
         writes = wire(m, step == 2, "writes")
-        last_step = wire(m, step == 2, "last_step")
+        last_step = wire(m, ~Mux(step == 0, used[1:].any(), (step == 1) & used[2]), "last_step")
+        next_step = wire(m, Mux((step == 0) & used[1], 1, 2), "next_step")
         m.d.comb += cb.eq(fetched)
 
         def wrapped(x, name):
@@ -219,7 +231,7 @@ class CommandProcessor(Block):
 
         with m.FSM(init="IDLE"):
             with m.State("IDLE"):
-                m.d.sync += [step.eq(0), status.eq(CpStatus.OK)]
+                m.d.sync += status.eq(CpStatus.OK)
                 with m.If((done_units & at_work).any()):
                     m.d.sync += [what.eq(What.COMPLETE), unit.eq(next_done), turn.eq(Mux(next_done == n - 1, 0, next_done + 1))]
                     m.next = "ANSWER"
@@ -233,7 +245,7 @@ class CommandProcessor(Block):
 
             # A core's next instruction.
             with m.State("DECODE"):
-                m.d.sync += unit.eq(inst.unit - 1)
+                m.d.sync += [unit.eq(inst.unit - 1), step.eq(first_step)]
                 bad = wire(m, inst.unit > n, "bad_unit")
                 with m.If(flush):
                     m.d.sync += status.eq(Mux(give_up, CpStatus.STUCK, CpStatus.FLUSHED))
@@ -252,12 +264,12 @@ class CommandProcessor(Block):
 
             with m.State("CONFLICT"):
                 clash = wire(m, use & Mux(writes, others("writes"), Mux(amount != 0, others("reads"), others("pops"))), "clash")
-                m.d.sync += step.eq(step + 1)
+                m.d.sync += step.eq(next_step)
                 with m.If(clash):
                     m.d.sync += blocked_cores.bit_select(core, 1).eq(1)
                     m.next = "IDLE"
                 with m.Elif(last_step):
-                    m.d.sync += step.eq(0)
+                    m.d.sync += step.eq(first_step)
                     m.next = "ENQUEUE"
 
             with m.State("ENQUEUE"):
@@ -270,7 +282,7 @@ class CommandProcessor(Block):
                     users("reads", 1)
                     with m.If(amount != 0):
                         users("pops", 1)
-                m.d.sync += step.eq(step + 1)
+                m.d.sync += step.eq(next_step)
                 with m.If(last_step):
                     for i, w in enumerate(waiting):
                         m.d.comb += [w.w_data.eq(Cat(inst, core)), w.w_en.eq(unit == i)]
@@ -328,31 +340,33 @@ class CommandProcessor(Block):
             with m.State("HEAD"):
                 for i, w in enumerate(waiting):
                     with m.If(unit == i):
-                        m.d.sync += [inst.eq(w.r_data[:-1]), core.eq(w.r_data[-1])]
+                        head = data.View(layout(INSTRUCTION), w.r_data[:-1])
+                        m.d.sync += [inst.eq(head), core.eq(w.r_data[-1]), step.eq(lowest(Cat(head[f"{name}_use"] for name in names)))]
+                m.d.sync += [a.eq(0) for a in addresses]
                 m.next = "LOOK"
 
             with m.State("LOOK"):
-                m.d.sync += step.eq(step + 1)
+                m.d.sync += step.eq(next_step)
                 for i in range(3):
-                    with m.If(step == i):
-                        m.d.sync += addresses[i].eq(Mux(use, address, 0))
+                    with m.If(use & (step == i)):
+                        m.d.sync += addresses[i].eq(address)
                 with m.If(flush):
-                    m.d.sync += [status.eq(Mux(give_up, CpStatus.STUCK, CpStatus.FLUSHED)), step.eq(0)]
+                    m.d.sync += [status.eq(Mux(give_up, CpStatus.STUCK, CpStatus.FLUSHED)), step.eq(first_step)]
                     m.next = "GIVE BACK"
                 with m.Elif(use & (now.size == 0)):
-                    m.d.sync += [status.eq(CpStatus.NO_BUFFER), step.eq(0)]
+                    m.d.sync += [status.eq(CpStatus.NO_BUFFER), step.eq(first_step)]
                     m.next = "GIVE BACK"
                 with m.Elif(use & (most > now.size)):
-                    m.d.sync += [status.eq(CpStatus.TOO_LARGE), step.eq(0)]
+                    m.d.sync += [status.eq(CpStatus.TOO_LARGE), step.eq(first_step)]
                     m.next = "GIVE BACK"
                 with m.Elif(use & (there < most)):
                     m.d.sync += blocked_units.bit_select(unit, 1).eq(1)
                     m.next = "IDLE"
                 with m.Elif(use & (at + needed > now.size)):
-                    m.d.sync += [status.eq(CpStatus.STRADDLES), step.eq(0)]
+                    m.d.sync += [status.eq(CpStatus.STRADDLES), step.eq(first_step)]
                     m.next = "GIVE BACK"
                 with m.Elif(last_step):
-                    m.d.sync += step.eq(0)
+                    m.d.sync += step.eq(first_step)
                     m.next = "GO"
 
             with m.State("GO"):
@@ -370,7 +384,7 @@ class CommandProcessor(Block):
                 m.next = "MOVE"
 
             with m.State("MOVE"):
-                m.d.sync += step.eq(step + 1)
+                m.d.sync += step.eq(next_step)
                 m.d.comb += store.en.eq(use)
                 with m.If(writes):
                     m.d.comb += [new.write.eq(wrapped(now.write + amount, "next_write")), new.space.eq(now.space - amount)]
@@ -382,7 +396,7 @@ class CommandProcessor(Block):
 
             # An instruction that will not start: its buffers lose a user.
             with m.State("GIVE BACK"):
-                m.d.sync += step.eq(step + 1)
+                m.d.sync += step.eq(next_step)
                 m.d.comb += store.en.eq(use)
                 with m.If(writes):
                     users("writes", -1)
@@ -399,12 +413,13 @@ class CommandProcessor(Block):
             with m.State("ANSWER"):
                 for i in range(n):
                     with m.If(unit == i):
-                        m.d.sync += [did.eq(working[i].r_data), answer.eq(dones[i].payload)]
+                        entry_done = data.View(AT_WORK, working[i].r_data)
+                        m.d.sync += [did.eq(entry_done), answer.eq(dones[i].payload), step.eq(lowest(Cat(entry_done[f"{name}_use"] for name in names)))]
                         m.d.comb += [dones[i].ready.eq(1), working[i].r_en.eq(1)]
                 m.next = "RELEASE"
 
             with m.State("RELEASE"):
-                m.d.sync += [step.eq(step + 1), core.eq(did.core), status.eq(Mux(answer.status == 0, CpStatus.OK, CpStatus.UNIT))]
+                m.d.sync += [step.eq(next_step), core.eq(did.core), status.eq(Mux(answer.status == 0, CpStatus.OK, CpStatus.UNIT))]
                 m.d.comb += store.en.eq(use)
                 with m.If(writes):
                     users("writes", -1)

@@ -35,13 +35,14 @@ from spec.params import PeParams
 from spec.pe import DOT_HELD, DOT_ROW, Mx
 
 ADDR = 24
+HELD = 4  # instructions that this unit, and the reduction unit, have not answered
 JOB = data.StructLayout({"address": ADDR, "scales": ADDR, "stride": 20, "held": 13, "rows": 13, "chunks": 13, "tail": 7, "format": 4, "mx": 2, "refused": 1})
 
 
 class Walk:
-    """Counters over groups, chunks and rows of a job, in the engine's order; `group` rows of the held operand at a time."""
+    """Counters over groups, chunks and rows of a job, in the engine's order; `group` rows of the held operand at a time, `by` rows a step."""
 
-    def __init__(self, m: Module, job, group: int, *, streams: bool, name: str):
+    def __init__(self, m: Module, job, group: int, *, streams: bool, name: str, by=1):
         self.job, self.group, self.streams = job, group, streams
         self.base = Signal(13, name=f"{name}_base")  # first held row of the group
         self.chunk = Signal(13, name=f"{name}_chunk")
@@ -50,7 +51,8 @@ class Walk:
         self.last_group = wire(m, left <= group, f"{name}_last_group")
         self.in_group = wire(m, Mux(self.last_group, left, group)[:13], f"{name}_in_group")
         self.count = job.rows if streams else self.in_group
-        self.last_row = wire(m, self.row + 1 == self.count, f"{name}_last_row")
+        self.by = by
+        self.last_row = wire(m, self.row + by >= self.count, f"{name}_last_row")
         self.last_chunk = wire(m, self.chunk + 1 == job.chunks, f"{name}_last_chunk")
         self.end = wire(m, self.last_row & self.last_chunk & self.last_group, f"{name}_end")
         self.name = name
@@ -58,7 +60,7 @@ class Walk:
     def step(self):
         """Statements: to the next row."""
         return [
-            self.row.eq(Mux(self.last_row, 0, self.row + 1)),
+            self.row.eq(Mux(self.last_row, 0, self.row + self.by)),
             self.chunk.eq(Mux(self.last_row, Mux(self.last_chunk, 0, self.chunk + 1), self.chunk)),
             self.base.eq(Mux(self.last_row & self.last_chunk, Mux(self.last_group, 0, self.base + self.group), self.base)),
         ]
@@ -113,18 +115,18 @@ class OperandReader(Block):
                 else:  # the chunk in `at` is the last one: back to the first chunk of the next row
                     m.d.sync += [group_at.eq(at + ask.stride - (walk.chunk << 6)), moved.eq(~walk.last_group)]
 
-        # Scales: eight rows a line; a line is asked for once for each chunk it has rows of.
-        lwalk = Walk(m, line, p.rows, streams=self.streams, name="line")
+        # Scales: eight rows a line; a line is asked for once for each chunk it has rows of. A line a step: so these run ahead of the rows, and a lost cycle does not matter.
+        in_line = Signal(4)
+        lwalk = Walk(m, line, p.rows, streams=self.streams, name="line", by=in_line)
         all_rows = line.rows if self.streams else line.held
         before = Signal(20)  # scales of the chunks before
         index = wire(m, (before + (0 if self.streams else lwalk.base) + lwalk.row)[:20], "index")
         line_request = self.scales.request
-        needed = wire(m, (lwalk.row == 0) | (index[:3] == 0), "line_needed")
         m.d.comb += [
-            line_request.valid.eq(lines.r_rdy & needed), line_request.payload.write.eq(0),
+            in_line.eq(8 - index[:3]), line_request.valid.eq(lines.r_rdy), line_request.payload.write.eq(0),
             line_request.payload.addr.eq((line.scales + (index << 3))[6:ADDR]),
         ]
-        with m.If(lines.r_rdy & (line_request.ready | ~needed)):
+        with m.If(lines.r_rdy & line_request.ready):
             m.d.sync += lwalk.step()
             m.d.comb += lines.r_en.eq(lwalk.end)
             with m.If(lwalk.last_row):
@@ -189,7 +191,7 @@ class DotUnit(Block):
         args = data.View(layout(DOT_ARGS), start.args)
 
         # In the order of instructions: a status known at once, or the ends of both readers.
-        m.submodules.order = order = SyncFIFO(width=9, depth=4)
+        m.submodules.order = order = SyncFIFO(width=9, depth=HELD)
         ends = []
         for name, reader in (("held", held), ("row", rows)):
             m.submodules[f"ends_{name}"] = fifo = SyncFIFO(width=1, depth=4)

@@ -10,7 +10,9 @@ Rules
        accepted in an earlier cycle, of any port, and no later one. Two requests to one bank are never accepted in one cycle.
     2. A read is accepted only when the port has a free slot for its answer (`SLOTS`). A port whose answers are not taken therefore stops asking,
        and holds no bank; its own later requests, writes too, wait behind.
-    3. Arbitration is round robin per bank: a port that asks is passed over at most `ports` - 1 times.
+    3. Arbitration is round robin per bank: a port that asks is passed over at most `ports` - 1 times. A port `first` goes before the others, which are in
+       round robin among themselves; of others that ask one is let in after `PATIENCE` accesses of `first`. So `first` is passed over at most once, another port at most
+       (`PATIENCE` + 1) * (`ports` - 1) - 1 times.
     4. A write without strobes changes nothing and takes its turn like others.
     5. With `pe.ecc` each 64-bit word has 8 check bits (`spec.ecc`). One wrong bit of a word is corrected in the answer, the stored word stays as it
        is; two give `error` in the answer, whose data then shows the bits as stored. A write of which some word gets some but not all bytes takes the
@@ -21,7 +23,7 @@ Rules
     7. `flip` (with ECC; for tests, 0 otherwise) is XORed into the code bits that a write of port 0 stores: word w at bits 72w, data then check bits.
     8. Contents are unknown until written. With ECC that holds for partial writes too: a row is first written in whole words, or loaded.
 
-Parameters: `pe` (local_bytes, local_banks, ecc), `ports` 1 to 16.
+Parameters: `pe` (local_bytes, local_banks, ecc), `ports` 1 to 16, `first` a port or none: one that takes a row every cycle and could never make up for a cycle lost.
 Members: `p0` … : LocalPort; with ECC `flip` In(576), `corrected` and `damaged` Out(32).
 
 Latency: a request that meets no other is accepted at once; `response` is valid 3 cycles later. Interval: 1 access a cycle and port, up to `banks` in
@@ -48,19 +50,22 @@ from rtl.pe.local_port import ROW_BYTES, LocalPort
 from spec.params import PeParams
 
 SLOTS = 8  # answers a port may have on their way
+PATIENCE = 15  # accesses of a bank by the first port while another waits
 LATENCY = 3
 
 
 class LocalMemory(Block):
     """See the module's contract."""
 
-    def __init__(self, pe: PeParams, ports: int):
+    def __init__(self, pe: PeParams, ports: int, first: int | None = None):
         if not isinstance(ports, int) or not 1 <= ports <= 16:
             raise ValueError(f"LocalMemory ports = {ports!r}: expected an integer from 1 to 16")
+        if first is not None and not 0 <= first < ports:
+            raise ValueError(f"LocalMemory first = {first!r}: expected a port, 0 to {ports - 1}, or None")
         self.rows = pe.local_bytes // ROW_BYTES // pe.local_banks
         if self.rows < 2:
             raise ValueError(f"LocalMemory: {pe.local_bytes} bytes in {pe.local_banks} banks; expected two rows of {ROW_BYTES} bytes or more in each")
-        self.pe, self.ports = pe, ports
+        self.pe, self.ports, self.first = pe, ports, first
         super().__init__({
             **{f"p{p}": In(LocalPort(pe)) for p in range(ports)},
             **({"flip": In(CODE_ROW), "corrected": Out(32), "damaged": Out(32)} if pe.ecc else {}),
@@ -94,7 +99,7 @@ class LocalMemory(Block):
 
             mine = Cat(a["able"] & (a["addr"][:low] == b) for a in asks)
             request = wire(m, Mux(partial, 0, mine) if ecc else mine, f"b{b}_request")
-            grant = round_robin(m, request, n, name=f"b{b}")
+            grant = self._grant(m, request, b)
             given = wire(m, request.any(), f"b{b}_given")
             m.d.sync += en.eq(given)
             if ecc:
@@ -125,6 +130,18 @@ class LocalMemory(Block):
             for count, found in ((self.corrected, corrected), (self.damaged, damaged)):
                 m.d.sync += count.eq(count + sum(found))
         return m
+
+    def _grant(self, m: Module, request, b: int):
+        """One-hot choice among the ports that ask for bank `b`."""
+        if self.first is None:
+            return round_robin(m, request, self.ports, name=f"b{b}")
+        lead = 1 << self.first
+        waited = Signal(range(PATIENCE + 1), name=f"b{b}_waited")  # accesses of `first` while others ask
+        others = wire(m, request & ~Const(lead, self.ports), f"b{b}_others")
+        leads = wire(m, request[self.first] & ~(others.any() & (waited == PATIENCE)), f"b{b}_leads")
+        grant = wire(m, Mux(leads, lead, round_robin(m, Mux(leads, 0, others), self.ports, name=f"b{b}")), f"b{b}_grant")
+        m.d.sync += waited.eq(Mux(leads & others.any(), waited + 1, 0))
+        return grant
 
     def _port(self, m: Module, p: int, port, granted, w_mem, r_mem, f_mem, turns: int) -> dict:
         """Request and answers of one port: what it asks for in this cycle."""

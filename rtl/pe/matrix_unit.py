@@ -3,9 +3,10 @@
 Members
     `start_dot`, `start_reduce` In streams START; `done_dot`, `done_reduce` Out streams UNIT_DONE
     `port_a`, `port_b`, `port_sa`, `port_sb`, `port_bias`, `port_d`  Out(LocalPort)
+    `alone_dot`, `alone_reduce` Out(1): an instruction waits for its other half, and nothing before it is at work; with `drop` In(1) such a one ends in ALONE
 
-A DOT and a REDUCE instruction of the same sizes belong together, in the same order; a REDUCE may have been given first.
-The parts: :mod:`rtl.pe.dot_unit`, :mod:`rtl.pe.dot_product`, :mod:`rtl.pe.reduction`, :mod:`rtl.pe.reduce_unit`.
+A DOT and a REDUCE instruction belong together, the n-th of each, and either may have been given first; both have the same sizes, otherwise REDUCE ends in RANGE.
+The parts: :mod:`rtl.pe.product_pairs`, :mod:`rtl.pe.dot_unit`, :mod:`rtl.pe.dot_product`, :mod:`rtl.pe.reduction`, :mod:`rtl.pe.reduce_unit`.
 """
 from __future__ import annotations
 
@@ -16,14 +17,16 @@ from amaranth.lib.wiring import In, Out, connect, flipped
 from rtl.common.block import Block
 from rtl.common.layouts import layout
 from rtl.pe.dot_product import DotProduct
-from rtl.pe.dot_unit import DotUnit
+from rtl.pe.dot_unit import HELD, DotUnit
 from rtl.pe.local_port import LocalPort
+from rtl.pe.product_pairs import ProductPairs
 from rtl.pe.reduce_unit import ReduceUnit
 from rtl.pe.reduction import Reduction
 from spec.isa import START, UNIT_DONE
 from spec.params import PeParams
 
 PORTS = ("port_a", "port_b", "port_sa", "port_sb", "port_bias", "port_d")
+STREAMED = PORTS.index("port_b")  # takes a row every cycle: local memory serves it first
 
 
 class MatrixUnit(Block):
@@ -32,6 +35,7 @@ class MatrixUnit(Block):
         start, done = In(stream.Signature(layout(START))), Out(stream.Signature(layout(UNIT_DONE)))
         super().__init__({
             "start_dot": start, "start_reduce": start, "done_dot": done, "done_reduce": done, **{name: Out(LocalPort(pe)) for name in PORTS},
+            "alone_dot": Out(1), "alone_reduce": Out(1), "drop": In(1),
         })
 
     def elaborate(self, platform):
@@ -40,11 +44,14 @@ class MatrixUnit(Block):
         m.submodules.engine = engine = DotProduct(self.pe)
         m.submodules.banks = banks = Reduction(self.pe)
         m.submodules.reduce = reduce = ReduceUnit(self.pe)
-        connect(m, flipped(self.start_dot), dot.start)
-        connect(m, flipped(self.start_reduce), reduce.start)
-        connect(m, dot.done, flipped(self.done_dot))
-        connect(m, reduce.done, flipped(self.done_reduce))
-        for a, b in ((dot.held, engine.held), (dot.row, engine.row), (engine.result, banks.sums), (reduce.fill, banks.fill),
+        m.submodules.pairs = pairs = ProductPairs(2 * HELD)
+        for name in ("start_dot", "start_reduce"):
+            connect(m, flipped(getattr(self, name)), getattr(pairs, name))
+        for name in ("done_dot", "done_reduce"):
+            connect(m, getattr(pairs, name), flipped(getattr(self, name)))
+        m.d.comb += [self.alone_dot.eq(pairs.alone_dot), self.alone_reduce.eq(pairs.alone_reduce), pairs.drop.eq(self.drop), reduce.odd.eq(pairs.odd)]
+        for a, b in ((pairs.dot, dot.start), (pairs.reduce, reduce.start), (dot.done, pairs.dot_done), (reduce.done, pairs.reduce_done),
+                     (dot.held, engine.held), (dot.row, engine.row), (engine.result, banks.sums), (reduce.fill, banks.fill),
                      (reduce.drain, banks.drain), (reduce.bias, banks.bias), (banks.memory, reduce.memory)):
             connect(m, a, b)
         m.d.comb += [banks.sfu.ready.eq(1), banks.neighbour.ready.eq(1)]

@@ -6,7 +6,7 @@ Members
     `clear`, `halt`, `idle`, `failed`, `debug_addr`, `debug_data`  of the command processor
     `corrected`, `damaged`  Out(32), with ECC: of the local memory
 
-Local memory's ports: the matrix unit's six, the layout unit's two, the DMA engine's one, the special function unit's three.
+Local memory's ports: the matrix unit's six (its streamed operand goes first), the layout unit's two, the DMA engine's one, the special function unit's three.
 """
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from rtl.pe.command_processor import CommandProcessor
 from rtl.pe.dma_unit import DmaUnit
 from rtl.pe.layout_port import LayoutPort
 from rtl.pe.local_memory import LocalMemory
-from rtl.pe.matrix_unit import PORTS, MatrixUnit
+from rtl.pe.matrix_unit import PORTS, STREAMED, MatrixUnit
 from rtl.pe.sfu_unit import PORTS as SFU_PORTS
 from rtl.pe.sfu_unit import SfuUnit
+from spec.isa import UNITS, Unit
 from spec.params import MemParams, PeParams
 
 _CONTROL = ("core0", "core1", "completion", "clear", "halt", "idle", "failed", "debug_addr", "debug_data")
@@ -43,7 +44,7 @@ class ProcessingElement(Block):
         m.submodules.layout = tiles = LayoutPort(self.pe)
         m.submodules.sfu = sfu = SfuUnit(self.pe)
         ports = [*(getattr(matrix, name) for name in PORTS), tiles.reader, tiles.writer, dma.local_port, *(getattr(sfu, name) for name in SFU_PORTS)]
-        m.submodules.local = local = LocalMemory(self.pe, len(ports))
+        m.submodules.local = local = LocalMemory(self.pe, len(ports), first=STREAMED)
         for name in ("core0", "core1"):
             connect(m, flipped(getattr(self, name)), getattr(cp, name))
         connect(m, cp.completion, flipped(self.completion))
@@ -57,6 +58,7 @@ class ProcessingElement(Block):
         for name in ("dot", "reduce"):
             connect(m, getattr(cp, f"start_{name}"), getattr(matrix, f"start_{name}"))
             connect(m, getattr(matrix, f"done_{name}"), getattr(cp, f"done_{name}"))
+        m.d.comb += [cp.alone[UNITS.index(Unit.DOT)].eq(matrix.alone_dot), cp.alone[UNITS.index(Unit.REDUCE)].eq(matrix.alone_reduce), matrix.drop.eq(cp.drop)]
         for k, port in enumerate(ports):
             connect(m, port, getattr(local, f"p{k}"))
         connect(m, dma.axi, flipped(self.axi))

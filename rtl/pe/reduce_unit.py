@@ -6,11 +6,11 @@ Rules
     2. With `bias` the sums of a group start from its values, the same in every row. Value h of row r of the result goes to
        ``d + r * stride_d + h * size``, `size` 4 or 2 bytes: the sum itself, or narrowed (once, to nearest even); with `relu` what is below 0 becomes +0
        (a NaN stays). Only values below `held` are written.
-    3. Done when the last row was taken by local memory. RANGE: a size of 0, `rows` beyond a bank, `stride_d` or the address no multiple of the bytes of a
+    3. Done when the last row was taken by local memory. RANGE: a size of 0, `rows` beyond a bank, sizes that are not DOT's, `stride_d` or the address no multiple of the bytes of a
        group (of 64, if that is more), int32 sums to be narrowed: nothing is written; sums of sizes that are possible are taken all the same. FORMAT: the dot product said that formats did not fit. LOCAL: a damaged row of bias.
 
 Members
-    `start` In stream START, `done` Out stream UNIT_DONE
+    `start` In stream START, `done` Out stream UNIT_DONE; `odd` In(1), beside `start`: its sizes are DOT's, not the instruction's own: RANGE
     `fill` Out stream RE_FILL, `drain` Out stream RE_DRAIN, `bias` Out stream {values}; `memory` In stream of drained rows
     `port_bias`, `port_d`  Out(LocalPort)
 
@@ -47,7 +47,7 @@ class ReduceUnit(Block):
     def __init__(self, pe: PeParams):
         self.pe = pe
         super().__init__({
-            "start": In(stream.Signature(layout(START))), "done": Out(stream.Signature(layout(UNIT_DONE))),
+            "start": In(stream.Signature(layout(START))), "done": Out(stream.Signature(layout(UNIT_DONE))), "odd": In(1),
             "fill": Out(stream.Signature(layout(RE_FILL))), "drain": Out(stream.Signature(layout(RE_DRAIN))),
             "bias": Out(stream.Signature(row_layout(pe.rows))), "memory": In(stream.Signature(drained_layout(pe.rows))),
             "port_bias": Out(LocalPort(pe)), "port_d": Out(LocalPort(pe)),
@@ -67,7 +67,7 @@ class ReduceUnit(Block):
         bias_wide = min(4 * p.rows, ROW_BYTES) - 1
         status = Signal(UnitStatus)
         fits = wire(m, (args.held != 0) & (args.rows != 0) & (args.chunks != 0) & (args.rows <= p.depth), "fits")
-        with m.If(~fits | crooked | args.integer & narrow | args.bias & ((start.a & bias_wide) != 0)):
+        with m.If(self.odd | ~fits | crooked | args.integer & narrow | args.bias & ((start.a & bias_wide) != 0)):
             m.d.comb += status.eq(UnitStatus.RANGE)
         well = wire(m, status == UnitStatus.OK, "well")
 

@@ -66,7 +66,7 @@ class CpHarness(Block):
     def __init__(self, pe: PeParams) -> None:
         self.pe = pe
         one = CommandProcessor(pe).signature.members
-        kept = ("core0", "core1", "completion", "clear", "halt", "idle", "failed", "debug_addr", "debug_data")
+        kept = ("core0", "core1", "completion", "alone", "drop", "clear", "halt", "idle", "failed", "debug_addr", "debug_data")
         super().__init__({
             **{name: one[name] for name in kept}, **{f"trace_{u.name.lower()}": Out(stream.Signature(layout(TRACE))) for u in UNITS}, "cycle": Out(32),
         })
@@ -79,7 +79,7 @@ class CpHarness(Block):
         for name in ("core0", "core1", "completion"):
             connect(m, getattr(cp, name), flipped(getattr(self, name)))
         m.d.comb += [
-            self.cycle.eq(cycle), cp.clear.eq(self.clear), cp.halt.eq(self.halt), cp.debug_addr.eq(self.debug_addr),
+            self.cycle.eq(cycle), cp.clear.eq(self.clear), cp.alone.eq(self.alone), self.drop.eq(cp.drop), cp.halt.eq(self.halt), cp.debug_addr.eq(self.debug_addr),
             self.idle.eq(cp.idle), self.failed.eq(cp.failed), self.debug_data.eq(cp.debug_data),
         ]
         for u in UNITS:

@@ -90,7 +90,7 @@ def random_program(rng: np.random.Generator, n: int, *, cbs: range, events: rang
 async def start(dut: Any) -> Bench:
     """A bench whose command processor is neither cleared nor halted."""
     b = Bench(dut)
-    for name in ("clear", "halt", "debug_addr"):
+    for name in ("clear", "halt", "debug_addr", *(["alone"] if "alone" in b.ports else [])):
         b.pin(name).value = 0
     await b.reset()
     return b

@@ -18,12 +18,12 @@ class LocalHarness(Block):
     """`p0` … as they are (with ECC the payload of `p0__request` has the request and then the mask); `log` gives, for every cycle in which some port
     asks, the ports that were accepted and then the ports that asked. The log does not wait: its sink must not stall."""
 
-    def __init__(self, pe: PeParams, ports: int, ecc: int):
-        self.pe, self.ports = dataclasses.replace(pe, ecc=bool(ecc)), ports
+    def __init__(self, pe: PeParams, ports: int, ecc: int, first: int | None = None):
+        self.pe, self.ports, self.first = dataclasses.replace(pe, ecc=bool(ecc)), ports, first
         port = LocalPort(self.pe)
-        first = data.StructLayout({"request": port.request_layout, "flip": CODE_ROW}) if ecc else port.request_layout
+        flipped_request = data.StructLayout({"request": port.request_layout, "flip": CODE_ROW}) if ecc else port.request_layout
         super().__init__({
-            "p0__request": In(stream.Signature(first)), "p0__response": Out(stream.Signature(port.response_layout)),
+            "p0__request": In(stream.Signature(flipped_request)), "p0__response": Out(stream.Signature(port.response_layout)),
             **{f"p{p}": In(port) for p in range(1, ports)},
             "log": Out(stream.Signature(2 * ports)),
             **({"corrected": Out(32), "damaged": Out(32)} if ecc else {}),
@@ -31,7 +31,7 @@ class LocalHarness(Block):
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.memory = memory = LocalMemory(self.pe, self.ports)
+        m.submodules.memory = memory = LocalMemory(self.pe, self.ports, first=self.first)
         asks, answers = self.p0__request, self.p0__response
         m.d.comb += [
             memory.p0.request.valid.eq(asks.valid), asks.ready.eq(memory.p0.request.ready),

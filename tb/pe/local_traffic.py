@@ -68,9 +68,11 @@ def random_traffic(rng: np.random.Generator, n: int, rows: int, *, reading: floa
 class Board:
     """The bench with its golden memory: `run` drives every port, replays the log and compares every answer."""
 
-    def __init__(self, b: Bench, ports: int):
+    def __init__(self, b: Bench, ports: int, first: int | None = None, patience: int = 0):
         pe = b.config.node.pe
         self.b, self.ports = b, ports
+        turns = (patience + 1) * (ports - 1) - 1
+        self.most = [ports - 1 if first is None else 1 if p == first else turns for p in range(ports)]  # accesses of its bank by which a port may be passed over
         self.ecc = "corrected" in b.ports
         self.pe = pe.replace(ecc=self.ecc)
         self.golden = LocalMemory(self.pe)
@@ -120,7 +122,7 @@ class Board:
                 if waits and int(work[p].addr[at[p]]) % self.pe.local_banks in busy:
                     passed[p] += 1
                     self.longest = max(self.longest, passed[p]) if fair else self.longest
-                    assert not fair or passed[p] < n, f"port {p}: passed over {passed[p]} times"
+                    assert not fair or passed[p] <= self.most[p], f"port {p}: passed over {passed[p]} times, expected {self.most[p]} at most"
                 if word >> p & 1:
                     accepted[p].append(cycle)
                     at[p], passed[p] = at[p] + 1, 0

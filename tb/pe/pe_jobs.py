@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +17,17 @@ from tb.pe.cp_programs import packed
 from tb.pe.dot_jobs import codes
 
 Program = list[dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Codes (rows, K), scales (rows, blocks) or none, and where both lie."""
+
+    codes: np.ndarray
+    fmt: DotFormat
+    scale: np.ndarray | None
+    at: int
+    scale_at: int
 
 
 class Image:
@@ -41,19 +52,21 @@ class Image:
         self.bytes[at : at + len(flat)] = flat
         return at
 
-    def gemm(self, m: int, n: int, k: int, fmt: DotFormat, *, bias: bool = False, relu: bool = False, out: OutFormat = OutFormat.FLOAT32, mx: int = 0) -> Gemm:
-        """Random operands, and room for the result."""
-        rng = self.rng
-        a, w = (np.concatenate([codes(rng, fmt, rows) for _ in range(-(-k // fmt.lanes))], axis=1)[:, :k] for rows in (m, n))
-        kw: dict[str, Any] = {}
-        at_a, at_w = self.put(pack_rows(a, fmt)), self.put(pack_rows(w, fmt))
-        if mx:
-            places = [self.put(scale_rows(rng.integers(100, 150, (rows, -(-k // mx))).astype(np.uint8), fmt, mx)) for rows in (m, n)]
-            kw |= dict(mx=mx, scale_a=places[0], scale_w=places[1])
-        if bias:
-            kw["bias"] = self.put(fp32.as_bits(rng.standard_normal(n).astype(np.float32).view(np.uint32)), 4)
-        stride = n * (4 if out == OutFormat.FLOAT32 else 2) + int(rng.integers(0, 3)) * 4
-        return Gemm(m=m, n=n, k=k, format_a=fmt, format_w=fmt, a=at_a, w=at_w, c=self.room(stride * m, 4), stride_c=stride, out=out, relu=relu, **kw)
+    def operand(self, fmt: DotFormat, rows: int, k: int, mx: int) -> Operand:
+        """Random rows, with MX scales or without."""
+        x = np.concatenate([codes(self.rng, fmt, rows) for _ in range(-(-k // fmt.lanes))], axis=1)[:, :k]
+        scale = self.rng.integers(100, 150, (rows, -(-k // mx))).astype(np.uint8) if mx else None
+        return Operand(x, fmt, scale, self.put(pack_rows(x, fmt)), self.put(scale_rows(scale, fmt, mx)) if scale is not None else 0)
+
+    def gemm(self, m: int, n: int, k: int, fmt: DotFormat, *, bias: bool = False, relu: bool = False, out: OutFormat = OutFormat.FLOAT32, mx: int = 0,
+             other: DotFormat | None = None) -> Gemm:
+        """Random operands (`a`, `w`, `bias`: the last ones), W in the format `other` if that is given, and room for the result at any byte."""
+        self.a, self.w = self.operand(fmt, m, k, mx), self.operand(other or fmt, n, k, mx)
+        self.bias = fp32.as_bits(self.rng.standard_normal(n).astype(np.float32).view(np.uint32)) if bias else None
+        at_bias = None if self.bias is None else self.put(self.bias, 4)
+        stride = n * (4 if out == OutFormat.FLOAT32 else 2) + int(self.rng.integers(0, 50))
+        return Gemm(m=m, n=n, k=k, format_a=self.a.fmt, format_w=self.w.fmt, a=self.a.at, w=self.w.at, c=self.room(stride * m, 1), stride_c=stride, bias=at_bias, out=out,
+                    relu=relu, mx=mx, scale_a=self.a.scale_at, scale_w=self.w.scale_at)
 
 
 async def run(b: Bench, pe: PeParams, memory: np.ndarray, programs: list[Program], *, deadline: int = 0, bound: int = 0, exact: bool = True) -> tuple[int, list[dict[str, int]]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 import cocotb
 import numpy as np
 
-from spec.isa import OutFormat, UnitStatus
+from spec.isa import UNIT_DONE, OutFormat, UnitStatus
 from spec.params import config
 from spec.pe import DotFormat as F
 from spec.pe import Mx
 from tb.lib.bench import Bench
 from tb.pe.dot_jobs import SCALED
-from tb.pe.matrix_jobs import Work, run
+from tb.pe.matrix_jobs import Work, load, run
 
 PE = config("tiny").node.pe
 
@@ -93,6 +93,57 @@ async def test_refusals(dut):
     w.product(b.rng, F.INT8, held=3, rows=5, chunks=1)
     b.cover("FORMAT")
     await run(b, w)
+
+
+@cocotb.test()
+async def test_halves(dut):
+    """Halves that disagree in their sizes, in each of them, by one and by much: DOT ends well, REDUCE in RANGE, nothing is written, and the next product is right."""
+    b = await Bench.start(dut)
+    w = fresh(b)
+    w.at = 16384
+    good = dict(format_a=1, format_b=1, mx_a=0, mx_b=0, held=9, rows=6, chunks=3, tail=64, stride_a=256, stride_b=256, scale_a=0, scale_b=0)
+    half = dict(held=9, rows=6, chunks=3, stride_d=64, bias=0, integer=0, relu=0, out=0)
+    for name in ("held", "rows", "chunks"):
+        for size in (good[name] - 1, good[name] + 1, 1, 5 * good[name], 0, PE.depth + 1):
+            for dot, reduce in ((good, half | {name: size}), (good | {name: size}, half)):
+                if dot["rows"] * dot["stride_b"] <= 8192 and dot["held"] * dot["stride_a"] <= 8192 and dot["chunks"] <= 16:
+                    w.give(dot, 0, 8192, reduce | dict(bias=size % 2), 4096, 12288)
+        w.product(b.rng, F.BFLOAT16, held=5, rows=3, chunks=2, bias=True)
+    assert w.done_dot.count(UnitStatus.OK) > 20 and w.done_reduce.count(UnitStatus.OK) == 3
+    await run(b, w)
+    b.cover("odd halves")
+
+
+@cocotb.test()
+async def test_alone(dut):
+    """A half whose other half does not come says so once what was before it is done, and ends when it is told to; its late other half is alone too."""
+    b = await Bench.start(dut)
+    for name, other in (("dot", "reduce"), ("reduce", "dot")):
+        w = fresh(b)
+        for _ in range(3):
+            w.product(b.rng, F.BFLOAT16, held=5, rows=30, chunks=2)
+        jobs = dict(dot=w.dots, reduce=w.reduces)
+        for half, count in ((name, 3), (other, 2)):
+            load(b, f"start_{half}", jobs[half][:count])
+            b.sink(f"done_{half}").expect(count)
+        await b.begin()
+        await b.wait_cycles(100)
+        assert not int(b.pin("alone_dot").value) and not int(b.pin("alone_reduce").value), "two products are at work"
+        await b.wait_cycles(400)
+        assert int(b.pin(f"alone_{name}").value) == 1 and int(b.pin(f"alone_{other}").value) == 0 and b.sink(f"done_{name}").got == 2
+        b.pin("drop").value = 1
+        await b.finish(1000)
+        assert [UNIT_DONE.unpack(x)["status"] for x in b.sink(f"done_{name}").words()] == [0, 0, UnitStatus.ALONE]
+        load(b, f"start_{name}", [])
+        load(b, f"start_{other}", jobs[other][2:])
+        b.sink(f"done_{other}").expect(1)
+        await b.run(1000)
+        assert [UNIT_DONE.unpack(x)["status"] for x in b.sink(f"done_{other}").words()] == [UnitStatus.ALONE]
+        b.pin("drop").value = 0
+        b.cover("alone")
+        w = fresh(b)
+        w.product(b.rng, F.BFLOAT16, held=5, rows=30, chunks=2)
+        await run(b, w)
 
 
 @cocotb.test()

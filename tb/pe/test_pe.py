@@ -10,7 +10,7 @@ from golden.pe import sfu_rows
 from golden.pe.dot_product import dot_product
 from spec.assembly import assemble, instruction
 from spec.dma import DmaOp
-from spec.isa import CpStatus, OutFormat
+from spec.isa import CpStatus, OutFormat, UnitStatus
 from spec.layout_unit import LayoutOp
 from spec.params import config
 from spec.pe import DotFormat as F
@@ -28,7 +28,7 @@ async def gemms(b: Bench, image: Image, cases) -> int:
     program: Program = []
     for g in cases:
         program += g.program(PE)
-    cycles, _ = await run(b, PE, image.bytes, [program], bound=sum(g.bound(PE) for g in cases))
+    cycles, _ = await run(b, PE, image.bytes, [program], bound=sum(g.slots(PE) for g in cases))
     return cycles
 
 
@@ -53,7 +53,7 @@ async def test_shapes(dut):
         image = Image(b.rng, MEMORY)
         g = image.gemm(m, n, k, F.BFLOAT16, bias=n % 2 == 0)
         cycles = await gemms(b, image, [g])
-        dut._log.info("%d x %d x %d: %d cycles, engine %d", m, n, k, cycles, g.bound(PE))
+        dut._log.info("%d x %d x %d: %d cycles, engine %d", m, n, k, cycles, g.slots(PE))
     image = Image(b.rng, MEMORY)
     await gemms(b, image, [image.gemm(*s, F.FLOAT8_E4M3FN) for s in ((3, 4, 5), (30, 20, 100), (1, 9, 64))])  # one after the other
 
@@ -168,7 +168,7 @@ async def test_two_cores(dut):
         two += [instruction("dma", d=(8, 0, 512, 512), address=source + 512 * k, rows=1, planes=1, row_bytes=512),
                 instruction("layout", a=(8, 0, 512, 512), d=(9, 0, 512, 512), kind=LayoutOp.TRANSPOSE, size=0, rows=16, columns=32, stride_a=32, stride_d=16),
                 instruction("dma", a=(9, 0, 512, 512), address=to + 512 * k, to_memory=1, rows=1, planes=1, row_bytes=512)]
-    await run(b, PE, image.bytes, [one.program(PE), two], bound=one.bound(PE))
+    await run(b, PE, image.bytes, [one.program(PE), two], bound=one.slots(PE))
     tiles = image.bytes[source : source + 12 * 512].reshape(12, 16, 32)
     assert (b.memory("axi").image[to : to + 12 * 512].reshape(12, 32, 16) == tiles.transpose(0, 2, 1)).all()
 
@@ -194,7 +194,38 @@ async def test_errors(dut):
         b.pin("clear").value = 1
         await b.wait_cycles(2)
         b.pin("clear").value = 0
-        await run(b, PE, image.bytes, [good.program(PE)], bound=good.bound(PE))
+        await run(b, PE, image.bytes, [good.program(PE)], bound=good.slots(PE))
+
+
+@cocotb.test()
+async def test_halves(dut):
+    """A product whose halves disagree, or with one half alone: an error, at once or at the deadline, and programs run again after `clear`."""
+    b = await start(dut)
+    image = Image(b.rng, MEMORY)
+    good = image.gemm(9, 5, 40, F.BFLOAT16)
+    sizes = dict(held=4, rows=4, chunks=1)
+    buffers = [instruction("buffer", cb=0, base=0, size=512), instruction("buffer", cb=3, base=1024, size=256),
+               instruction("dma", d=(0, 0, 512, 512), address=image.put(np.zeros(512, np.uint8)), rows=1, planes=1, row_bytes=512)]
+    dot = instruction("dot", a=(0, 0, 256, 0), b=(0, 256, 256, 0), format_a=F.BFLOAT16, format_b=F.BFLOAT16, tail=64, stride_a=64, stride_b=64, tag=1, **sizes)
+    reduce = instruction("reduce", d=(3, 0, 256, 256), stride_d=16, tag=2, **sizes)
+    odd = instruction("reduce", d=(3, 0, 256, 256), stride_d=16, tag=2, **sizes | dict(rows=5))
+    broken = instruction("dot", a=(0, 0, 1024, 0), format_a=F.BFLOAT16, format_b=F.BFLOAT16, tail=64, stride_a=64, stride_b=64, tag=1, **sizes)
+    unit, alone = int(CpStatus.UNIT), int(UnitStatus.ALONE)
+    cases = {
+        "sizes": ([dot, odd], {1: (0, 0), 2: (unit, int(UnitStatus.RANGE))}), "dot alone": ([dot], {1: (unit, alone)}), "reduce alone": ([reduce], {2: (unit, alone)}),
+        "the other refused": ([reduce, broken], {2: (unit, alone), 1: (int(CpStatus.TOO_LARGE), 0)}),
+    }
+    for name, (halves, want) in cases.items():
+        await b.reset()
+        cycles, done = await run(b, PE, image.bytes, [[*buffers, *halves]], exact=False)
+        ends = {c["tag"]: (c["status"], c["info"]) for c in done if c["tag"]}
+        assert ends == want, f"{name}: {ends}, expected {want}"
+        assert (cycles > PE.deadline) == (name in ("dot alone", "reduce alone")), f"{name}: {cycles} cycles"
+        b.cover(name)
+        b.pin("clear").value = 1
+        await b.wait_cycles(2)
+        b.pin("clear").value = 0
+        await run(b, PE, image.bytes, [good.program(PE)], bound=good.slots(PE))
 
 
 @cocotb.test()
@@ -219,5 +250,5 @@ async def test_rate(dut):
         image = Image(b.rng, MEMORY)
         g = image.gemm(128, 64, 8 * f.lanes, f, mx=mx)
         cycles = await gemms(b, image, [g])
-        dut._log.info("%s mx %d 128 x 64 x %d: %d cycles, engine %d, %.4f", f.name, mx, 8 * f.lanes, cycles, g.bound(PE), g.bound(PE) / cycles)
-        assert g.bound(PE) >= 0.8 * cycles, f"{f.name}: {g.bound(PE)} of {cycles}"
+        dut._log.info("%s mx %d 128 x 64 x %d: %d cycles, engine %d, %.4f", f.name, mx, 8 * f.lanes, cycles, g.slots(PE), g.slots(PE) / cycles)
+        assert g.slots(PE) >= 0.8 * cycles, f"{f.name}: {g.slots(PE)} of {cycles}"

@@ -4,24 +4,32 @@ A (M, K) and W (N, K) lie in memory with K contiguous, as a linear layer's input
 (what lies behind K in the last one does not count). MX scales lie beside: 8 bytes a row and chunk, rows of chunk 0 first (spec/isa.py: DOT_ARGS), as
 `scale_rows` makes them. C (M, N) is float32, bfloat16 or float16 (int8: int32), rows `stride_c` bytes apart.
 
-Blocks: W is held, `block_n` of its rows at a time, A is streamed in blocks of `block_m` rows; both of all K. For each block of W all of A streams by, double-buffered;
-the last block of A pops W's parts one by one, so that the next block of W comes in behind them. C leaves by blocks.
+Blocks: W is held, `block_n` of its rows at a time, A is streamed in blocks of up to `block_m` rows; both of all K. For each block of W all of A streams by, `slots_a` blocks of it
+in local memory; the last block of A pops W's parts one by one, so that the next block of W comes in behind them. C leaves by blocks of A's rows and W's columns.
+
+The first product comes early: the first block of A has few rows, the first parts of W are small and grow, each loaded while those before are multiplied. The last result is out
+soon: the last block of A has few rows, and its columns leave in spans, the last one narrow.
+
+In local memory rows are `pitch` bytes apart: where their data is a multiple of 8 chunks a chunk more, so that they do not all begin in one bank; otherwise as in memory, and then a
+block is moved in one piece.
 """
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+from golden.pe.kernels.gemm_blocks import NoRoom, Sizes
 from spec.assembly import instruction
 from spec.isa import OutFormat
 from spec.params import PeParams
 from spec.pe import CHUNK_BYTES, DotFormat, Mx
 
 A, W, BIAS, C = range(4)  # circular buffers
+_AHEAD = 4  # blocks of A in local memory or on their way
 
 
 def row_bytes(fmt: DotFormat, k: int) -> int:
@@ -83,109 +91,191 @@ class Gemm:
         bits = (self.k - (self.chunks - 1) * self.format_a.lanes) * self.format_a.slot_bits
         return bits // 8 if bits % 8 == 0 else bits // 8 + 1
 
-    def bound(self, pe: PeParams) -> int:
-        """Cycles of the engine alone: a streamed row a cycle, groups and chunks filled up."""
+    @property
+    def size(self) -> int:
+        """Bytes of a result."""
+        return 4 if self.out == OutFormat.FLOAT32 else 2
+
+    @property
+    def bias_room(self) -> int:
+        """Bytes of local memory for the bias."""
+        return 0 if self.bias is None else -(-self.n * 4 // 64) * 64 + 64
+
+    def sizes(self, pe: PeParams) -> Sizes:
+        """What the choice of blocks depends on."""
+        return Sizes(pe=pe, m=self.m, n=self.n, chunks=self.chunks, beside=8 * self.chunks if self.mx else 0, size=self.size, spare=self.bias_room)
+
+    def slots(self, pe: PeParams) -> int:
+        """Cycles of the engine with every row at once: a streamed row a cycle, groups and chunks filled up."""
         return -(-self.n // pe.rows) * self.chunks * self.m
 
-    def blocks(self, pe: PeParams) -> tuple[int, int]:
-        """(block_m, block_n) for local memory: two blocks of A, one of W, four of C; W in parts of up to 32 rows."""
-        line = self.chunks * (CHUNK_BYTES + (8 if self.mx else 0))
-        size = 4 if self.out == OutFormat.FLOAT32 else 2
-        best: tuple[int, int] | None = None
-        room = pe.local_bytes - 4 * 1024 - (-(-self.n // 16) * 64 + 64 if self.bias is not None else 0)
-        m_most, n_most = min(pe.depth, max(self.m, 1)), -(-self.n // pe.rows) * pe.rows
-        for block_n in sorted({min(n_most, pe.rows << s) for s in range(12)}, reverse=True):
-            part = min(block_n, max(32, pe.rows))
-            for block_m in sorted({min(m_most, 1 << s) for s in range(13)}, reverse=True):
-                if block_n * line + 2 * block_m * line + 4 * block_m * part * size + 256 <= room:
-                    traffic = -(-self.n // block_n) * self.m + self.n  # rows moved in
-                    key = (traffic, -block_m)
-                    if best is None or key < (-(-self.n // best[1]) * self.m + self.n, -best[0]):
-                        best = block_m, block_n
-        if best is None:
-            raise ValueError(f"GEMM {self.m}x{self.n}x{self.k}: rows of {line} bytes; two of A and {pe.rows} of W do not fit in {pe.local_bytes} bytes of local memory")
-        return best
+    def bound(self, pe: PeParams, latency: int) -> int:
+        """Cycles that no program can do without, behind a memory that answers `latency` cycles after an address or after a last word:
+
+            latency + max(first + engine, words) + 1 + latency
+
+        `latency`: nothing is there before the first read is answered, and nothing is over before the last write is.
+        `engine`: for each group of held rows and each chunk a cycle a streamed row, but no less than the group's rows take to load (a row a cycle, beside the group before).
+        `first`: words before the first product, a word a cycle: the first group's rows and a streamed row, of one chunk, with MX a line of scales each.
+        `words`: all that goes over the DMA engine's port of local memory, a word a cycle: A, W and their scales once, and C, whole words a row.
+        1: the word of the last sum, which goes when all others are gone.
+
+        Not counted, though no program can do without: the latencies of units and command processor, and a word of memory that two rows of C share.
+        """
+        groups = [min(pe.rows, self.n - g) for g in range(0, self.n, pe.rows)]
+        engine = self.chunks * sum(max(self.m, g) for g in groups)
+        first = groups[0] + 1 + 2 * bool(self.mx)
+        scales = -(-8 * self.chunks * (self.m + self.n) // 64) if self.mx else 0
+        words = self.chunks * (self.m + self.n) + scales + self.m * -(-self.n * self.size // 64)
+        return 2 * latency + max(first + engine, words) + 1
 
     def program(self, pe: PeParams) -> list[dict[str, int]]:
         """Instructions of one core."""
-        return list(self._instructions(pe))
-
-    def _instructions(self, pe: PeParams) -> Iterator[dict[str, int]]:
+        shape = f"GEMM {self.m}x{self.n}x{self.k}"
         if min(self.m, self.n, self.k) < 1:
-            raise ValueError(f"GEMM {self.m}x{self.n}x{self.k}: sizes start at 1")
-        size = 4 if self.out == OutFormat.FLOAT32 else 2
+            raise ValueError(f"{shape}: sizes start at 1")
         if self.format_a is DotFormat.INT8 and self.out != OutFormat.FLOAT32:
             raise ValueError(f"GEMM of int8 with results in {self.out.name.lower()}: they are int32 only (out = FLOAT32)")
         if self.format_a.slot_bits == 4 and self.k % 2:
             raise ValueError(f"GEMM with K = {self.k}: rows of 4-bit elements hold an even number")
-        block_m, block_n = self.blocks(pe)
-        part = min(block_n, max(32, pe.rows))
-        parts = -(-block_n // part)
-        data = self.chunks * CHUNK_BYTES
-        mx = next(x for x in Mx if x.block == self.mx)
-        beside = self.chunks * 8 if self.mx else 0
+        try:
+            return list(_Writer(self, pe).instructions())
+        except NoRoom as e:
+            raise ValueError(f"{shape}: {e}") from None
 
-        def room(rows: int) -> int:
-            """Bytes of a block of an operand, its scales behind it, in whole rows of local memory."""
-            return -(-rows * (data + beside) // 64) * 64
 
-        part_room, a_room = room(part), room(block_m)
-        line_c = -(-part * size // 64) * 64
-        c_room = line_c * block_m
-        bias_room = -(-self.n * 4 // 64) * 64 + 64
-        at = 0
-        for cb, nbytes in ((W, part_room * parts), (A, 2 * a_room), (C, 4 * c_room), (BIAS, bias_room if self.bias is not None else 0)):
-            yield instruction("buffer", cb=cb, base=at, size=nbytes)
-            at += nbytes
-        if at > pe.local_bytes:
-            raise ValueError(f"GEMM {self.m}x{self.n}x{self.k}: {at} bytes of buffers; local memory has {pe.local_bytes}")
+@dataclass
+class Ring:
+    """A circular buffer of `slots` times `slot` bytes, as its writer sees it: a block has a slot, a half of one, a quarter …, so that none goes over the end."""
 
-        def load(cb: int, block: int, first: int, rows: int, total: int, base: int, scales: int) -> Iterator[dict[str, int]]:
-            """Rows [first, first + rows) of an operand, then their scales; published together, `block` bytes."""
-            near: dict[str, Any] = dict(rows=rows, row_bytes=data, row_memory=data, row_local=data, planes=1)
-            if not self.mx:
-                yield instruction("dma", d=(cb, 0, rows * data, block), address=base + first * data, **near)
-                return
-            yield instruction("dma", d=(cb, 0, rows * data, 0), address=base + first * data, **near)
-            yield instruction("dma", d=(cb, rows * data, rows * beside, block), address=scales + 8 * first, rows=self.chunks, row_bytes=8 * rows,
+    slot: int
+    slots: int
+    at: int = 0
+
+    def next(self, nbytes: int) -> tuple[int, int]:
+        """(bytes to pass over, bytes to take) for a block of `nbytes`."""
+        room = self.slot
+        while room % 128 == 0 and room // 2 >= nbytes:
+            room //= 2
+        return -self.at % room, room
+
+    def take(self, nbytes: int) -> tuple[int, int]:
+        gap, room = self.next(nbytes)
+        self.at = (self.at + gap + room) % (self.slot * self.slots)
+        return gap, room
+
+
+def spans(pieces: list[int]) -> list[list[int]]:
+    """Pieces that leave together, at the end of a product: half of what is left each time, so that little is left to leave at last."""
+    out: list[list[int]] = [[]]
+    left = before = sum(pieces)
+    for x in pieces:
+        out[-1].append(x)
+        left -= x
+        if left and 2 * left <= before:
+            out.append([])
+            before = left
+    return out
+
+
+class _Writer:
+    """Writes the instructions of a GEMM, block by block."""
+
+    def __init__(self, gemm: Gemm, pe: PeParams):
+        self.g, self.sizes = gemm, gemm.sizes(pe)
+        self.blocks = b = self.sizes.blocks()
+        self.tasks = self.sizes.tasks(b)
+        self.a, self.c = Ring(self.sizes.room(b.block_m), b.slots_a), Ring(self.sizes.line(b.block_n) * b.block_m, b.slots_c)
+        self.bytes = {W: self.sizes.wide(b), A: b.slots_a * self.a.slot, C: b.slots_c * self.c.slot, BIAS: gemm.bias_room}
+        self.base = dict(zip(self.bytes, accumulate([0, *self.bytes.values()]), strict=False))
+        self.there: dict[int, tuple[int, int]] = {}  # blocks of A in local memory: gap before, bytes
+        self.loaded = 0  # blocks of A
+
+    def instructions(self) -> Iterator[dict[str, int]]:
+        g = self.g
+        yield self._buffer(W)
+        yield from self._load_part(0, 0)
+        yield self._buffer(A)
+        yield from self._load_blocks(1)
+        yield self._buffer(C)
+        if g.bias is not None:
+            yield self._buffer(BIAS)
+            yield instruction("dma", d=(BIAS, 0, 4 * g.n, g.bias_room), address=g.bias, rows=1, planes=1, row_bytes=4 * g.n)
+        yield from self._load_part(0, 1)
+        for i in range(len(self.tasks)):
+            yield from self._task(i)
+        yield instruction("sync", tag=0xFFFF)
+
+    def _buffer(self, cb: int) -> dict[str, int]:
+        return instruction("buffer", cb=cb, base=self.base[cb], size=self.bytes[cb])
+
+    def _load(self, cb: int, gap: int, room: int, first: int, rows: int) -> Iterator[dict[str, int]]:
+        """Rows [first, first + rows) of an operand, then their scales; published together, with the gap before and all of the room."""
+        g, pitch, beside = self.g, self.sizes.pitch, self.sizes.beside
+        data, push = g.chunks * CHUNK_BYTES, gap + room
+        base, scales, total = (g.w, g.scale_w, g.n) if cb == W else (g.a, g.scale_a, g.m)
+        whole = pitch == data  # one piece, in memory and in local memory
+        yield instruction("dma", d=(cb, gap, rows * pitch, 0 if beside else push), address=base + first * data, rows=1 if whole else rows,
+                          row_bytes=rows * data if whole else data, row_memory=data, row_local=pitch, planes=1)
+        if beside:
+            yield instruction("dma", d=(cb, gap + rows * pitch, rows * beside, push), address=scales + 8 * first, rows=g.chunks, row_bytes=8 * rows,
                               row_memory=8 * total, row_local=8 * rows, planes=1)
 
-        if self.bias is not None:
-            yield instruction("dma", d=(BIAS, 0, 4 * self.n, bias_room), address=self.bias, rows=1, planes=1, row_bytes=4 * self.n)
+    def _load_part(self, i: int, j: int) -> Iterator[dict[str, int]]:
+        """Part `j` of the block of W of task `i`; nothing if it has fewer."""
+        t = self.tasks[i]
+        parts = self.sizes.parts(self.blocks, t.columns)
+        if j < len(parts):
+            yield from self._load(W, 0, self.sizes.room(parts[j]), t.n0 + sum(parts[:j]), parts[j])
 
-        def load_part(n0: int) -> Iterator[dict[str, int]]:
-            yield from load(W, part_room, n0, min(part, self.n - n0), self.n, self.w, self.scale_w)
+    def _load_blocks(self, most: int) -> Iterator[dict[str, int]]:
+        """The next blocks of A, as long as there is room and fewer than `most` are there."""
+        while self.loaded < len(self.tasks) and len(self.there) < most:
+            t = self.tasks[self.loaded]
+            nbytes = self.sizes.room(t.rows)
+            if sum(map(sum, self.there.values())) + sum(self.a.next(nbytes)) > self.bytes[A]:
+                return
+            self.there[self.loaded] = gap, room = self.a.take(nbytes)
+            yield from self._load(A, gap, room, t.m0, t.rows)
+            self.loaded += 1
 
-        def load_block(m0: int) -> Iterator[dict[str, int]]:
-            yield from load(A, a_room, m0, min(block_m, self.m - m0), self.m, self.a, self.scale_a)
-
-        blocks = [(n0, m0) for n0 in range(0, self.n, block_n) for m0 in range(0, self.m, block_m)]
-        yield from load_part(0)
-        yield from load_block(0)
-        for n0 in range(part, min(block_n, self.n), part):
-            yield from load_part(n0)
-        if len(blocks) > 1:
-            yield from load_block(blocks[1][1])
-        for i, (n0, m0) in enumerate(blocks):
-            rows = min(block_m, self.m - m0)
-            last_m = m0 + block_m >= self.m
-            here = list(range(n0, min(n0 + block_n, self.n), part))
-            for j, p0 in enumerate(here):
-                held = min(part, self.n - p0)
-                pop_w = part_room if last_m else 0
-                used = 0 if last_m else j * part_room
+    def _task(self, i: int) -> Iterator[dict[str, int]]:
+        g, t, final, size = self.g, self.tasks[i], i == len(self.tasks) - 1, self.g.size
+        pieces = self.sizes.pieces(self.blocks, t, final)
+        turns = t.last and not final  # the next block of W comes in behind this one
+        j = p0 = 0
+        for span in spans(pieces) if final else [pieces]:
+            line, begin = self.sizes.line(sum(span)), p0
+            gap, room = self.c.take(line * t.rows)
+            for k, columns in enumerate(span):
+                if i == 0:
+                    yield from self._load_part(0, j + 2)
+                done = p0 + columns == t.columns
+                pop_w = self.sizes.room(columns) if turns else self._wide(pieces) if final and done else 0
+                yield self._dot(i, columns, used=0 if turns else self._wide(pieces[:j]), pop_w=pop_w, done=done)
                 yield instruction(
-                    "dot", a=(W, used, held * (data + beside), pop_w), b=(A, 0, rows * (data + beside), a_room if p0 == here[-1] else 0),
-                    format_a=self.format_w, format_b=self.format_a, mx_a=mx, mx_b=mx, held=held, rows=rows, chunks=self.chunks, tail=self.tail, stride_a=data,
-                    stride_b=data, scale_a=held * data if self.mx else 0, scale_b=rows * data if self.mx else 0)
-                yield instruction(
-                    "reduce", a=(BIAS, 4 * p0, 4 * held, 0) if self.bias is not None else None, d=(C, 0, line_c * rows, c_room), held=held, rows=rows,
-                    chunks=self.chunks, stride_d=line_c, bias=int(self.bias is not None), integer=int(self.format_a is DotFormat.INT8), relu=int(self.relu),
-                    out=int(self.out))
-                if last_m and n0 + block_n < self.n and n0 + block_n + j * part < self.n:
-                    yield from load_part(n0 + block_n + j * part)
-                yield instruction("dma", a=(C, 0, line_c * rows, c_room), address=self.c + m0 * self.stride_c + p0 * size, to_memory=1, rows=rows, planes=1,
-                                  row_bytes=held * size, row_memory=self.stride_c, row_local=line_c)
-            if i + 2 < len(blocks):
-                yield from load_block(blocks[i + 2][1])
-        yield instruction("sync", tag=0xFFFF)
+                    "reduce", a=(BIAS, 4 * (t.n0 + p0), 4 * columns, 0) if g.bias is not None else None,
+                    d=(C, gap + (p0 - begin) * size, line * (t.rows - 1) + columns * size, gap + room if k == len(span) - 1 else 0), held=columns, rows=t.rows,
+                    chunks=g.chunks, stride_d=line, bias=int(g.bias is not None), integer=int(g.format_a is DotFormat.INT8), relu=int(g.relu), out=int(g.out))
+                if turns and (i > 0 or done):  # parts of the first block come in their turn before
+                    for part in range(j + 1) if i == 0 else [j]:
+                        yield from self._load_part(i + 1, part)
+                if done:
+                    del self.there[i]
+                    yield from self._load_blocks(_AHEAD)
+                j, p0 = j + 1, p0 + columns
+            yield instruction("dma", a=(C, gap, line * t.rows, gap + room), address=g.c + t.m0 * g.stride_c + (t.n0 + begin) * size, to_memory=1, rows=t.rows, planes=1,
+                              row_bytes=sum(span) * size, row_memory=g.stride_c, row_local=line)
+
+    def _wide(self, pieces: list[int]) -> int:
+        return sum(map(self.sizes.room, pieces))
+
+    def _dot(self, i: int, held: int, *, used: int, pop_w: int, done: bool) -> dict[str, int]:
+        """`held` rows of W, behind `used` bytes of it, with the block of A of task `i`, which nothing needs any more when `done`."""
+        g, t, pitch, beside = self.g, self.tasks[i], self.sizes.pitch, self.sizes.beside
+        mx = next(x for x in Mx if x.block == g.mx)
+        gap, room = self.there[i]
+        return instruction(
+            "dot", a=(W, used, held * (pitch + beside), pop_w), b=(A, gap, t.rows * (pitch + beside), gap + room if done else 0), format_a=g.format_w, format_b=g.format_a,
+            mx_a=mx, mx_b=mx, held=held, rows=t.rows, chunks=g.chunks, tail=g.tail, stride_a=pitch, stride_b=pitch, scale_a=held * pitch if g.mx else 0,
+            scale_b=t.rows * pitch if g.mx else 0)

@@ -134,7 +134,7 @@ class Ranking:
 
     def bound(self, pe: PeParams, latency: int = 0) -> int:
         """Cycles of the kernels' bounds, one after the other."""
-        return sum(k.bound(pe) if isinstance(k, Gemm) else k.bound(pe, latency) for _, k in self.kernels())
+        return sum(k.bound(pe, latency) for _, k in self.kernels())
 
     def _kernels(self) -> Iterator[tuple[str, Any]]:
         at, n, row = self.places, self.samples, self._row(self.width)
