@@ -57,7 +57,7 @@ class Record:
         """Integer of the packed record; fields not named are 0.
 
         Raises:
-            KeyError: unknown or reserved field. ValueError: value does not fit its field.
+            KeyError: unknown or reserved field. ValueError: value does not fit its field. TypeError: no integer.
         """
         given = {**(values or {}), **kwargs}
         word = 0
@@ -65,6 +65,8 @@ class Record:
             if name not in self.widths or name.startswith("_"):
                 known = ", ".join(f.name for f in self.fields if not f.name.startswith("_"))
                 raise KeyError(f"{self.name} has no field {name!r}; it has {known}")
+            if isinstance(value, str | float) or not hasattr(value, "__int__"):
+                raise TypeError(f"{self.name}.{name} = {value!r}: expected an integer")
             value = int(value)
             if not 0 <= value < 1 << self.widths[name]:
                 raise ValueError(f"{self.name}.{name} = {value} does not fit in {self.widths[name]} bits")

@@ -195,6 +195,6 @@ def format_of(name: str) -> Format:
     Raises:
         ValueError: no such name; the message lists them.
     """
-    if name not in FORMATS:
+    if not isinstance(name, str) or name not in FORMATS:
         raise ValueError(f"unknown format {name!r}; known: {', '.join(FORMATS)}")
     return FORMATS[name]

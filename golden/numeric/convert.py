@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from golden.numeric.arguments import array, one_of
 from golden.numeric.convert_round import indices, random_bits
 from golden.numeric.fp32 import INF, NAN, Bits, as_bits, canonical, is_nan
 from spec.convert import RANDOM_BITS
@@ -54,13 +55,12 @@ def float_format(name: str) -> Format:
 
 
 def check_mode(name: str, mode: str) -> None:
-    if mode not in MODES:
-        raise ValueError(f"narrow to {name}: unknown overflow mode {mode!r}; expected one of {', '.join(MODES)}")
+    one_of(mode, MODES, f"narrow to {name}: unknown overflow mode")
 
 
 def codes_of(x: Any, f: Format) -> NDArray[Any]:
     """`x` as an array of codes of `f`, checked."""
-    a = np.asarray(x)
+    a = array(x, f"{f.name} codes")
     if a.dtype.kind not in "ui" or (a.dtype.kind == "i" and a.size and int(a.min()) < 0):
         raise TypeError(f"expected unsigned {f.name} codes, not {a.dtype}")
     if a.dtype.itemsize * 8 > f.bits and a.size and int(a.max()) > f.mask:
@@ -234,7 +234,7 @@ def narrow(bits32: Any, name: str, mode: str = "ovf", seed: int | None = None, i
     check_mode(name, mode)
     if not f.has_subnormals:
         raise ValueError(f"narrow to {name}: a scale is chosen by a block's scale rule, not by rounding")
-    x = as_bits(bits32)
+    x = as_bits(bits32, "bits32")
     if seed is None and index is None and f is FLOAT32 and mode == "ovf":
         return canonical(x)
     places = indices(x.shape, seed, index)
@@ -251,4 +251,4 @@ def narrow(bits32: Any, name: str, mode: str = "ovf", seed: int | None = None, i
 
 def drops_nan(bits32: Any, name: str) -> bool:
     """Sticky flag of `narrow`: the format has no NaN and an input was one."""
-    return float_format(name).nan_code is None and bool(is_nan(as_bits(bits32)).any())
+    return float_format(name).nan_code is None and bool(np.any(is_nan(as_bits(bits32, "bits32"))))

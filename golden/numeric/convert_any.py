@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import convert as floats
+from golden.numeric.arguments import array, one_of
 from golden.numeric.convert_round import Exact, Mask, of_float32, of_integers, randoms, round_code, settle
 from golden.numeric.fp32 import Bits, is_nan
 from spec.convert import RANDOM_BITS, ConvertFlag, ConvertFormat
@@ -34,10 +35,7 @@ TARGETS = tuple(n for n in NAMES if n != FLOAT8_E8M0FNU.name)
 
 
 def _format(name: str) -> Format:
-    f = format_of(name)
-    if name not in NAMES:
-        raise ValueError(f"format {name!r} has no converter; expected one of {', '.join(NAMES)}")
-    return f
+    return format_of(one_of(name, NAMES, "no converter for format"))
 
 
 def _target(name: str) -> Format:
@@ -49,7 +47,7 @@ def _target(name: str) -> Format:
 
 def _integers(x: Any, f: Format) -> NDArray[Any]:
     """`x` as an array of the integer format's own type."""
-    a = np.asarray(x)
+    a = array(x, f"{f.name} values")
     if a.dtype == np.dtype(f.name):
         return a
     if a.dtype.kind == "u" and a.dtype.itemsize * 8 == f.bits:
@@ -107,14 +105,13 @@ def convert(x: Any, source: str, target: str, mode: str = "ovf", seed: int | Non
     """
     src, dst = _format(source), _target(target)
     floats.check_mode(target, mode)
-    shape = np.shape(x)
     if src.is_float and dst.is_float:
         return floats.narrow(floats.widen(x, source), target, mode, seed, index)
-    return _general(x, source, target, mode, randoms(shape, seed, index))[0]
+    return np.asarray(_general(x, source, target, mode, randoms(array(x, f"{source} values").shape, seed, index))[0])
 
 
 def flags(x: Any, source: str, target: str, mode: str = "ovf", seed: int | None = None, index: Any = None) -> NDArray[np.uint8]:
     """`spec.convert.ConvertFlag` bits of every element of the same call of `convert`."""
     floats.check_mode(target, mode)
-    _, overflow, lost = _general(x, source, target, mode, randoms(np.shape(x), seed, index))
-    return (overflow * np.uint8(ConvertFlag.OVERFLOW) | lost * np.uint8(ConvertFlag.NAN_LOST)).astype(np.uint8)
+    _, overflow, lost = _general(x, source, target, mode, randoms(array(x, f"{source} values").shape, seed, index))
+    return np.asarray(overflow * np.uint8(ConvertFlag.OVERFLOW) | lost * np.uint8(ConvertFlag.NAN_LOST), np.uint8)

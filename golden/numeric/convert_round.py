@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from golden.numeric.arguments import array
 from golden.numeric.fp32 import INF, Bits
 from spec.convert import MIX, RANDOM_BITS, SEED_XOR
 from spec.convert import mix as mix_int
@@ -68,7 +69,7 @@ def random_bits(seed: int, index: Any) -> Bits:
         ValueError: a seed that is not of 32 bits. TypeError: indices that are not integers.
     """
     check_seed(seed)
-    a = np.asarray(index)
+    a = array(index, "index")
     if a.dtype.kind not in "ui":
         raise TypeError(f"indices of type {a.dtype}; expected integers")
     x = np.atleast_1d(a.astype(np.uint32)) ^ np.uint32(mix_int(int(seed) ^ SEED_XOR))
@@ -93,7 +94,7 @@ def indices(shape: tuple[int, ...], seed: int | None, index: Any) -> NDArray[Any
     if index is None:
         return np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
     try:
-        return np.broadcast_to(np.asarray(index), shape)
+        return np.broadcast_to(array(index, "index"), shape)
     except ValueError:
         raise ValueError(f"indices of shape {np.shape(index)} for elements of shape {shape}") from None
 

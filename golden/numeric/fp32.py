@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from golden.numeric.arguments import array, together
 from spec.formats import FLOAT32
 
 Bits = NDArray[np.uint32]
@@ -21,20 +22,20 @@ _MAGNITUDE = np.uint32(FLOAT32.magnitude_mask)
 _SUBNORMAL = np.array([1, 0x00400000], dtype=np.uint32).view(np.float32)
 
 
-def as_bits(x: Any) -> Bits:
+def as_bits(x: Any, name: str = "operand") -> Bits:
     """`x` as uint32 bit patterns: uint32 passes; float32 and int32 arrays are reinterpreted; Python ints are patterns.
 
     Raises:
-        TypeError: any other element type (a silent value conversion would hide a bug).
+        TypeError: any other element type (a silent value conversion would hide a bug). `name` says of what.
     """
-    a = np.asarray(x)
+    a = array(x, name)
     if a.dtype == np.uint32:
         return a
     if a.dtype in (np.float32, np.int32):
         return a.view(np.uint32)
     if isinstance(x, int) and 0 <= x < 1 << 32:
         return np.asarray(x, dtype=np.uint32)
-    raise TypeError(f"expected uint32 bit patterns (or float32, int32 arrays), not {a.dtype}")
+    raise TypeError(f"{name}: expected uint32 bit patterns (or float32, int32 arrays), not {f'{x!r:.40}' if isinstance(x, int) else a.dtype}")
 
 
 def is_nan(bits: Bits) -> NDArray[np.bool_]:
@@ -43,7 +44,7 @@ def is_nan(bits: Bits) -> NDArray[np.bool_]:
 
 def canonical(bits: Any) -> Bits:
     """The same numbers, every NaN replaced by the canonical one."""
-    bits = as_bits(bits)
+    bits = as_bits(bits, "bits")
     return np.where(is_nan(bits), NAN, bits)
 
 
@@ -64,8 +65,10 @@ def require_subnormals() -> None:
 
 def _apply(ufunc: np.ufunc, a: Any, b: Any) -> Bits:
     require_subnormals()
+    x, y = as_bits(a, "a"), as_bits(b, "b")
+    together(f"binary32 {ufunc.__name__}", a=x, b=y)
     with np.errstate(all="ignore"):
-        r = np.asarray(ufunc(as_bits(a).view(np.float32), as_bits(b).view(np.float32)))
+        r = np.asarray(ufunc(x.view(np.float32), y.view(np.float32)))
     bits = r.view(np.uint32)
     np.copyto(bits, NAN, where=np.isnan(r))
     return bits

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import convert
+from golden.numeric.arguments import together
 from golden.numeric.fp32 import NAN, Bits, as_bits, is_nan
 
 
@@ -19,8 +20,14 @@ def _key(bits: Bits) -> NDArray[np.int32]:
     return s ^ ((s >> 31) & np.int32(0x7FFFFFFF))
 
 
+def _pair(a: Any, b: Any, what: str) -> tuple[Bits, Bits]:
+    x, y = as_bits(a, "a"), as_bits(b, "b")
+    together(what, a=x, b=y)
+    return x, y
+
+
 def _select(a: Any, b: Any, low: bool) -> Bits:
-    a, b = as_bits(a), as_bits(b)
+    a, b = _pair(a, b, "minimum" if low else "maximum")
     ka, kb = _key(a), _key(b)
     r = np.where(ka < kb if low else ka > kb, a, b)
     return np.where(is_nan(a) | is_nan(b), NAN, r)
@@ -38,12 +45,14 @@ def fmax(a: Any, b: Any) -> Bits:
 
 def imin(a: Any, b: Any) -> Bits:
     """Smaller of two int32 (two's complement) patterns."""
-    return np.minimum(as_bits(a).view(np.int32), as_bits(b).view(np.int32)).view(np.uint32)
+    x, y = _pair(a, b, "int32 minimum")
+    return np.minimum(x.view(np.int32), y.view(np.int32)).view(np.uint32)
 
 
 def imax(a: Any, b: Any) -> Bits:
     """Larger of two int32 (two's complement) patterns."""
-    return np.maximum(as_bits(a).view(np.int32), as_bits(b).view(np.int32)).view(np.uint32)
+    x, y = _pair(a, b, "int32 maximum")
+    return np.maximum(x.view(np.int32), y.view(np.int32)).view(np.uint32)
 
 
 def minimum(a: Any, b: Any, name: str) -> NDArray[Any]:

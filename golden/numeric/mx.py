@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import fp32
+from golden.numeric.arguments import array, integer, one_of
 from golden.numeric.convert import narrow, widen
 from golden.numeric.fp32 import INF, NAN, Bits, as_bits, is_nan
 from spec.formats import FLOAT32, format_of
@@ -33,11 +34,9 @@ RULES = tuple(r.name.lower() for r in ScaleRule)
 
 
 def _check(element: str, block: int, ndim: int, axis: int) -> None:
-    if element not in ELEMENTS:
-        raise ValueError(f"MX element format {element!r}; expected one of {', '.join(ELEMENTS)}")
-    if block not in BLOCKS:
-        raise ValueError(f"MX block of {block}; expected one of {', '.join(map(str, BLOCKS))}")
-    if not -ndim <= axis < ndim:
+    one_of(element, ELEMENTS, "MX element format")
+    one_of(block, BLOCKS, "MX block of")
+    if not -ndim <= integer(axis, "axis") < ndim:
         raise ValueError(f"axis {axis} of an array of {ndim} dimensions")
 
 
@@ -60,10 +59,13 @@ def scale_codes(amax: Bits, element: str, rule: str) -> NDArray[np.uint8]:
     """Scale of blocks whose largest finite magnitude, a binary32 pattern, is `amax`.
 
     Raises:
-        ValueError: unknown rule.
+        ValueError: unknown element format or rule, a pattern that is no finite magnitude. TypeError: no patterns.
     """
-    if rule not in RULES:
-        raise ValueError(f"scale rule {rule!r}; expected one of {', '.join(RULES)}")
+    one_of(element, ELEMENTS, "MX element format")
+    one_of(rule, RULES, "scale rule")
+    amax = as_bits(amax, "amax")
+    if np.any(amax >= INF):
+        raise ValueError(f"amax up to {int(np.max(amax)):#x}; expected finite magnitudes, below {int(INF):#x}")
     # The leading bit to bit 23, and its biased exponent: subnormals by an exact multiplication with 2^32.
     small = amax < _U32(1 << _FRAC)
     normal = np.where(small, fp32.mul(amax, _U32(127 + 32 << _FRAC)), amax)
@@ -90,7 +92,7 @@ def encode(
     Raises:
         ValueError: an element format, block, rule, mode or axis that does not exist.
     """
-    x = as_bits(bits32)
+    x = as_bits(bits32, "bits32")
     _check(element, block, x.ndim, axis)
     n = x.shape[axis]
     b = _blocks(x, block, axis)
@@ -113,7 +115,7 @@ def decode(codes: Any, scales: Any, element: str, block: int = 32, axis: int = -
         ValueError: a format, block or axis that does not exist, codes that the format does not have, scales of another shape.
         TypeError: not integer codes.
     """
-    c, s = np.asarray(codes), np.asarray(scales)
+    c, s = array(codes, "codes"), array(scales, "scales")
     _check(element, block, c.ndim, axis)
     n = c.shape[axis]
     wanted = list(c.shape)

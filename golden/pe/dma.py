@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from golden.numeric.arguments import typed
 from spec.dma import DMA_DESCRIPTOR, INDEX_BYTES, PAGE_BYTES, ROW_BYTES, DmaOp, DmaStatus
 
 Bytes = NDArray[np.uint8]
@@ -34,6 +35,7 @@ class Space:
     silent: bool = False
 
     def __post_init__(self) -> None:
+        typed(self.data, "memory")
         self.limit = self.limit or len(self.data)
         if len(self.data) % ROW_BYTES:
             raise ValueError(f"Space of {len(self.data)} bytes; expected a multiple of {ROW_BYTES}")

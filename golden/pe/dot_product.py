@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import fp32
+from golden.numeric.arguments import array
 from golden.numeric.fp32 import INF, NAN, Bits
 from spec.formats import FLOAT32, format_of
 from spec.mx import BLOCKS
@@ -74,7 +75,7 @@ def decode(codes: Any, name: str, scale: Any = None, block: int | None = None) -
         ValueError: shapes that do not match, a block size other than 16 and 32, codes that the format does not have. TypeError: not integer codes.
     """
     f = format_of(name)
-    a = np.asarray(codes)
+    a = array(codes, "codes")
     if a.ndim != 2:
         raise ValueError(f"operand of shape {a.shape}; expected (rows, K)")
     if a.dtype.kind not in "ui":
@@ -100,7 +101,7 @@ def _scales(scale: Any, shape: tuple[int, ...], block: int | None) -> I64:
     """Scale code of every element."""
     if block is None or block not in BLOCKS:
         raise ValueError(f"MX block of {block}; expected one of {', '.join(map(str, BLOCKS))}")
-    s = np.asarray(scale)
+    s = array(scale, "scales")
     if s.dtype.kind not in "ui":
         raise TypeError(f"scales of type {s.dtype}; expected integer codes of float8_e8m0fnu")
     wanted = (shape[0], -(-shape[1] // block))
@@ -119,7 +120,8 @@ def dot_product(
 
     Args:
         a, b: codes; int8 may be given as int8 values.
-        format_b: default `format_a`. Formats of the two may differ where their chunks have the same length (the two fp8; fp6 with fp8).
+        format_b: default `format_a`. Formats of the two may differ where their elements stand in equally many bits: bfloat16 with float16, 8-bit and 6-bit
+            floats with each other; int8 goes with int8.
         bias: (M, N) or broadcast to it: what the first chunk is added to.
         scale_a, scale_b: MX scales, both or neither.
         block: MX block, 16 or 32.
@@ -130,7 +132,7 @@ def dot_product(
     format_b = format_b or format_a
     if lanes(format_a) != lanes(format_b) or "int8" in (format_a, format_b) and format_a != format_b:
         raise ValueError(f"{format_a} with {format_b}: the engine has no such pair")
-    a, b = np.asarray(a), np.asarray(b)
+    a, b = array(a, "a"), array(b, "b")
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
         raise ValueError(f"operands of shapes {a.shape} and {b.shape}; expected (M, K) and (N, K)")
     if (scale_a is None) != (scale_b is None) or scale_a is None and block is not None:
@@ -139,7 +141,7 @@ def dot_product(
         if scale_a is not None and not DotFormat[name.upper()].scaled:
             raise ValueError(f"{name} has no MX scales")
     if bias is not None:
-        bias, shape = fp32.as_bits(bias), (a.shape[0], b.shape[0])
+        bias, shape = fp32.as_bits(bias, "bias"), (a.shape[0], b.shape[0])
         try:
             bias = np.broadcast_to(bias, shape)
         except ValueError:

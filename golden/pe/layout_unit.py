@@ -10,13 +10,15 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from spec.layout_unit import LayoutOp, LayoutStatus
+from golden.numeric.arguments import fields, typed
+from spec.layout_unit import LU_JOB, LayoutOp, LayoutStatus
 
 Bytes = NDArray[np.uint8]
 Job = Mapping[str, int]
 
 ROW = 64
 SIZES = (1, 2, 4)
+FIELDS = tuple(f for f in LU_JOB.widths if f != "tag" and not f.startswith("_"))
 
 
 def _tile(memory: Bytes, address: int, stride: int, rows: int, columns: int, size: int) -> Bytes:
@@ -47,7 +49,14 @@ def judge(job: Job, memory_bytes: int) -> LayoutStatus:
 
 
 def run(memory: Bytes, job: Job, damaged: Sequence[int] = ()) -> LayoutStatus:
-    """Do the job on `memory`, a one-dimensional array. `damaged`: rows of 64 bytes that answer with an error."""
+    """Do the job on `memory`, a one-dimensional array. `damaged`: rows of 64 bytes that answer with an error.
+
+    Raises:
+        ValueError: a job that lacks a field, a memory of another shape. TypeError: a field that is no integer, a memory that is none of bytes.
+    """
+    if not typed(memory, "memory").flags.c_contiguous:
+        raise ValueError("memory: a view with gaps; expected contiguous bytes")
+    fields(job, FIELDS, "job")
     status = judge(job, len(memory))
     if status != LayoutStatus.OK or not job["rows"] or not job["columns"]:
         return status

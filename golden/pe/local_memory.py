@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.common import ecc
+from golden.numeric.arguments import integer, typed
 from spec.params import PeParams
 
 Bytes = NDArray[np.uint8]
@@ -28,9 +29,7 @@ class LocalMemory:
         self.damaged = 0
 
     def _row(self, row: int) -> int:
-        if not 0 <= row < self.rows:
-            raise ValueError(f"row {row}; local memory has rows 0 to {self.rows - 1}")
-        return row
+        return integer(row, "row of local memory", 0, self.rows - 1)
 
     def _decode(self, row: int) -> tuple[Bytes, NDArray[np.bool_]]:
         """The row with single errors corrected, and which words are beyond repair; counted."""
@@ -50,6 +49,8 @@ class LocalMemory:
     def write(self, row: int, data: Bytes, strobes: NDArray[np.bool_], flip: Bytes | None = None) -> None:
         """The bytes of `strobes` (64 bool). `flip`: (8, 9) uint8, XORed into data and check bits of the words written."""
         row = self._row(row)
+        data, strobes = typed(data, "data", (ROW,)), typed(strobes, "strobes", (ROW,), "bool")
+        flip = None if flip is None else typed(flip, "flip", (WORDS, 9))
         if not self.pe.ecc:
             if flip is not None:
                 raise ValueError("flip: only a memory with ECC has it")
@@ -69,7 +70,8 @@ class LocalMemory:
 
     def load(self, address: int, values: Bytes) -> None:
         """Bytes from outside, with good check bits for every word of the rows they touch."""
-        if address < 0 or address + len(values) > self.data.size:
+        values = typed(values, "values", None)
+        if integer(address, "address") < 0 or address + len(values) > self.data.size:
             raise ValueError(f"{len(values)} bytes at {address:#x}; local memory has {self.data.size}")
         self.data.reshape(-1)[address : address + len(values)] = values
         first, end = address // ROW, -(-(address + len(values)) // ROW)
@@ -77,6 +79,7 @@ class LocalMemory:
 
     def bank(self, bank: int) -> Bytes:
         """Rows of a bank as the hardware's array holds them: (rows, 64) bytes, or with ECC (rows, 72), each word followed by its check bits."""
+        bank = integer(bank, "bank", 0, self.pe.local_banks - 1)
         data, checks = self.data[bank :: self.pe.local_banks], self.checks[bank :: self.pe.local_banks]
         if not self.pe.ecc:
             return data.copy()

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import convert, fp32
+from golden.numeric.arguments import fields, typed
 from golden.numeric.fp32 import NAN, Bits
 from golden.pe.dot_product import dot_product
 from spec.convert import ConvertFormat
-from spec.isa import OutFormat, UnitStatus
+from spec.fields import Record
+from spec.isa import DOT_ARGS, REDUCE_ARGS, OutFormat, UnitStatus
 from spec.params import PeParams
 from spec.pe import CHUNK_BYTES, DotFormat, Mx
 
@@ -57,13 +59,26 @@ def unpack(chunk_bytes: Bytes, fmt: DotFormat | ConvertFormat) -> NDArray[Any]:
     return (codes & fmt.format.mask).astype(codes.dtype)
 
 
+def _given(local: Bytes, args: Args, record: Record, **addresses: int) -> None:
+    typed(local, "local memory")
+    fields(args, (f for f in record.widths if not f.startswith("_")), record.name)
+    fields(addresses, addresses, "addresses")
+
+
+def _inside(local: Bytes, at: NDArray[Any], what: str) -> NDArray[Any]:
+    """Addresses `at`, refused where the memory has none of them: the requester keeps operands inside local memory."""
+    if at.size and not 0 <= int(at.min()) <= int(at.max()) < len(local):
+        raise ValueError(f"{what}: bytes {int(at.min()):#x} to {int(at.max()):#x}; local memory has {len(local):#x} bytes")
+    return at
+
+
 def _operand(local: Bytes, args: Args, which: str, address: int) -> tuple[NDArray[Any], NDArray[Any] | None, bool]:
     """(codes, scales as of blocks of 16, whether format and scales do not fit)."""
     rows = args["held"] if which == "a" else args["rows"]
     code, mx = args[f"format_{which}"], args[f"mx_{which}"]
     nbytes = CHUNK_BYTES * args["chunks"]
     at = address + args[f"stride_{which}"] * np.arange(rows)[:, None] + np.arange(nbytes)
-    data = local[at].copy()
+    data = local[_inside(local, at, f"operand {which}")]
     data[:, nbytes - CHUNK_BYTES + args["tail"] :] = 0
     known = code in list(DotFormat)
     fmt = DotFormat(code) if known else DotFormat.INT8
@@ -73,7 +88,7 @@ def _operand(local: Bytes, args: Args, which: str, address: int) -> tuple[NDArra
         return codes, None, bad
     blocks = fmt.lanes // Mx(mx).block
     at = address + args[f"scale_{which}"] + 8 * np.arange(args["chunks"] * rows)[:, None] + np.arange(blocks)
-    scale = local[at].reshape(args["chunks"], rows, blocks).transpose(1, 0, 2).reshape(rows, -1)
+    scale = local[_inside(local, at, f"scales of operand {which}")].reshape(args["chunks"], rows, blocks).transpose(1, 0, 2).reshape(rows, -1)
     return codes, np.repeat(scale, Mx(mx).block // 16, axis=1), False
 
 
@@ -84,7 +99,12 @@ def refused(args: Args) -> Pending:
 
 
 def dot(local: Bytes, args: Args, a: int, b: int) -> Pending:
-    """What DOT reads. The instruction must have passed `dot_status`."""
+    """What DOT reads. The instruction must have passed `dot_status`.
+
+    Raises:
+        ValueError: operands beyond the memory, fields that are missing or negative. TypeError: fields that are no integers, a memory that is none of bytes.
+    """
+    _given(local, args, DOT_ARGS, a=a, b=b)
     held, scale_a, bad_a = _operand(local, args, "a", a)
     rows, scale_b, bad_b = _operand(local, args, "b", b)
     formats = args["format_a"], args["format_b"]
@@ -129,12 +149,17 @@ def finish(values: Bits, args: Args) -> NDArray[Any]:
 
 
 def reduce(local: Bytes, pending: Pending, args: Args, a: int, d: int) -> UnitStatus:
-    """Sum, finish and write into `local`."""
+    """Sum, finish and write into `local`.
+
+    Raises:
+        ValueError, TypeError: as `dot`.
+    """
+    _given(local, args, REDUCE_ARGS, a=a, d=d)
     bias = None
     if args["bias"]:
-        bias = np.ascontiguousarray(local[a : a + 4 * args["held"]]).view("<u4").astype(np.uint32)
+        bias = local[_inside(local, a + np.arange(4 * args["held"]), "bias")].view("<u4").astype(np.uint32)
     values = finish(sums(pending, bias), args)
     data = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"))).view(np.uint8)
     at = d + args["stride_d"] * np.arange(len(data))[:, None] + np.arange(data.shape[1])
-    local[at] = data
+    local[_inside(local, at, "result")] = data
     return UnitStatus.FORMAT if pending.bad else UnitStatus.OK

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import minmax
+from golden.numeric.arguments import together
 from golden.numeric.fp32 import NAN, Bits, is_nan, require_subnormals
 from golden.pe.sfu_round import I64, NEAREST, U64, Inner, Mask, Rounding, known_format, round_once, top_bit, widen
 from spec.formats import FLOAT32
@@ -40,9 +41,9 @@ _COLUMNS = tuple(np.array(c, np.int64) for c in zip(*ROWS, strict=True))
 
 
 def known_op(op: Any, known: tuple[SfuOp, ...], what: str) -> SfuOp:
-    if op not in known:
+    if not isinstance(op, int | np.integer) or isinstance(op, bool) or op not in known:
         raise ValueError(f"{op!r} is no {what} of the special function unit; those are {', '.join(o.name for o in known)}")
-    return SfuOp(op)
+    return SfuOp(int(op))
 
 
 # -- operands ----------------------------------------------------------------------------------------------------------------------------
@@ -292,7 +293,8 @@ def binary(
     op = known_op(op, BINARY, "operation of two operands")
     out = format_out or format_a
     known_format(out, target=True)
-    x, y = np.broadcast_arrays(widen(a, format_a), widen(b, format_b or format_a))
+    x, y = widen(a, format_a), widen(b, format_b or format_a)
+    together(op.name, a=x, b=y)
     if op in (SfuOp.MIN, SfuOp.MAX):
         return round_once(number_of(np.asarray((minmax.fmin if op == SfuOp.MIN else minmax.fmax)(x, y))), out, how)
     return round_once(multiply(x, y) if op == SfuOp.MUL else add(x, y, minus=op == SfuOp.SUB), out, how)
@@ -308,7 +310,7 @@ def clamp(
     """
     out = format_out or format_in
     known_format(out, target=True)
-    parts = widen(x, format_in), widen(low, format_low), widen(high, "float32")
-    a, b, c = np.broadcast_arrays(*parts)
+    a, b, c = widen(x, format_in), widen(low, format_low), widen(high, "float32")
+    together("CLAMP", x=a, low=b, high=c)
     y = minmax.fmin(minmax.fmax(a, b), c)
     return round_once(number_of(np.where(is_nan(a) | is_nan(b) | is_nan(c), NAN, y)), out, how)

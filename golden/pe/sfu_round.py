@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import convert, convert_any
+from golden.numeric.arguments import one_of
 from golden.numeric.convert_round import Exact, randoms, settle
 from golden.numeric.fp32 import Bits
 from spec.convert import RANDOM_BITS
@@ -52,9 +53,7 @@ NEAREST = Rounding()
 
 def known_format(name: str, target: bool = False) -> Format:
     known = convert_any.TARGETS if target else FORMATS
-    if name not in known:
-        raise ValueError(f"the special function unit has no {'result' if target else 'operand'} format {name!r}; it has {', '.join(known)}")
-    return format_of(name)
+    return format_of(one_of(name, known, f"the special function unit has no {'result' if target else 'operand'} format"))
 
 
 def widen(codes: Any, name: str) -> Bits:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric import minmax
+from golden.numeric.arguments import array
 from golden.numeric.fp32 import INF, is_nan
 from golden.pe.sfu import (
     I64,
@@ -98,9 +99,11 @@ def _f32(x: float) -> NDArray[np.uint32]:
 
 
 def _length(codes: Any) -> int:
-    shape = np.shape(codes)
+    shape = array(codes, "codes").shape
     if not shape:
         raise ValueError("norm of a single number; expected rows")
+    if not 1 <= shape[-1] <= ROW_ELEMENTS:
+        raise ValueError(f"norm of codes of shape {shape}; expected rows of 1 to {ROW_ELEMENTS} elements")
     return shape[-1]
 
 
@@ -117,6 +120,7 @@ def _mean(codes: Any, name: str, n: int) -> NDArray[Any]:
 
 def softmax(codes: Any, name: str, format_out: str | None = None) -> NDArray[Any]:
     """exp(x - max) / sum over the last axis: ROW_MAX, SUB, EXP, ROW_SUM, RECIPROCAL, MUL."""
+    known_format(format_out or name)
     d = binary(SfuOp.SUB, codes, row(SfuOp.ROW_MAX, codes, name, F32)[..., None], name, F32, F32)
     e = unary(SfuOp.EXP, d, F32)
     r = unary(SfuOp.RECIPROCAL, row(SfuOp.ROW_SUM, e, F32), F32)[..., None]
@@ -131,7 +135,7 @@ def _fits(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 def _scaled(x: Any, r: Any, gamma: Any, beta: Any, name: str, x_name: str, out: str) -> NDArray[Any]:
     """x * r, then * gamma, then + beta, where given; the last step rounds to `out`."""
     for what, v in (("gamma", gamma), ("beta", beta)):
-        if v is not None and not _fits(np.shape(v), np.shape(x)):
+        if v is not None and not _fits(array(v, what).shape, np.shape(x)):
             raise ValueError(f"{what} of shape {np.shape(v)} for rows of shape {np.shape(x)}; expected what broadcasts to it")
     steps = [(SfuOp.MUL, r, F32)] + [(op, v, name) for op, v in ((SfuOp.MUL, gamma), (SfuOp.ADD, beta)) if v is not None]
     for k, (op, v, v_name) in enumerate(steps):

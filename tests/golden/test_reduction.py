@@ -89,7 +89,7 @@ def test_misfits_are_refused() -> None:
     cases = (
         (lambda: engine.drain(0, 0, 3, partials=np.zeros((1, width), np.uint32)), "1 partial rows for a drain of 3"),
         (lambda: engine.drain(0, 0, 1, partials=np.zeros((3, width), np.uint32)), "3 partial rows for a drain of 1"),
-        (lambda: engine.drain(0, 0, -1), "drain of -1 rows"),
+        (lambda: engine.drain(0, 0, -1), "count = -1; expected an integer from 0"),
         (lambda: extremes(np.zeros(3, np.uint32)), r"extremes of shape \(3,\)"),
         (lambda: extremes(np.zeros((3, 0), np.uint32)), "width at least 1"),
         (lambda: chain(np.zeros((0, 3), np.uint32)), "one engine or more"),
