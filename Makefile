@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE  # every simulation starts a Python: without bytecode each would compile all it imports
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-system sim test test-long coverage waves bench lint clean
+.PHONY: help setup setup-system sim test test-long formal coverage waves bench lint clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -38,6 +38,10 @@ test: $(STAMP)  ## fast tier, what CI runs
 
 test-long: $(STAMP)  ## long tier
 	@$(PY) -m pytest -rs -n 2 --dist worksteal -m long
+
+formal: $(STAMP)  ## proofs: buffers, arbiters, streams (NAME=skid: those whose name begins so)
+	@$(PY) -c 'import bitwuzla' 2>/dev/null || { echo "installing the extra formal (solver) into $(VENV)"; $(PY) -m pip install --quiet -e '.[formal]'; }
+	@$(PY) -m tests.formal $(NAME)
 
 coverage: $(STAMP)  ## features and bins of every testplan, merged over simulators, of what was run last
 	@$(PY) -m tb.report_coverage
