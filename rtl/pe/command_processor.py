@@ -66,7 +66,7 @@ from spec.isa import (
 )
 from spec.params import PeParams
 
-USE_BITS = 6  # instructions of one unit that use a buffer, an operand each
+USE_BITS = 7  # users of a buffer: two operands each of all that a unit has waiting and at work
 LOCAL = 24  # bits of a byte address in local memory
 BUFFER = data.StructLayout({
     "base": LOCAL, "size": LOCAL, "read": LOCAL, "write": LOCAL, "avail": LOCAL, "space": LOCAL,
@@ -117,15 +117,15 @@ class CommandProcessor(Block):
         m.submodules.buffers = buffers = Memory(shape=BUFFER, depth=CBS, init=[])
         look, store = buffers.read_port(domain="comb"), buffers.write_port()
         known = Signal(CBS)
-        cb, now, new = Signal(4), Signal(BUFFER), Signal(BUFFER)
+        cb, now, new = Signal(4, name="cb"), Signal(BUFFER, name="now"), Signal(BUFFER)
         m.d.comb += [
             look.addr.eq(cb), now.eq(Mux(known.bit_select(cb, 1), look.data.as_value(), 0)), new.eq(now), store.addr.eq(cb), store.data.eq(new),
         ]
 
-        what, core, unit = Signal(What), Signal(), Signal(range(n))
-        inst, did = Signal(layout(INSTRUCTION), reset_less=True), Signal(AT_WORK, reset_less=True)
+        what, core, unit = Signal(What, name="what"), Signal(name="core"), Signal(range(n), name="unit")
+        inst, did = Signal(layout(INSTRUCTION), name="inst", reset_less=True), Signal(AT_WORK, name="did", reset_less=True)
         answer = Signal(layout(UNIT_DONE), reset_less=True)
-        status, failed, give_up = Signal(CpStatus), Signal(), Signal()
+        status, failed, give_up = Signal(CpStatus, name="status"), Signal(name="failure"), Signal(name="give_up")
         events = Array(Signal(EVENT_BITS, name=f"event_{i}") for i in range(EVENTS))
         given = [Signal(range(4 * n * p.queue), name=f"given_{i}") for i in range(2)]
         quiet = Signal(range(p.deadline + 1))
@@ -189,7 +189,7 @@ class CommandProcessor(Block):
             return Mux(uses[0] | ~uses.any(), 0, Mux(uses[1], 1, 2))
 
         first_step = wire(m, lowest(used), "first_step")
-        use, offset, needed, amount, fetched = Signal(), Signal(20), Signal(20), Signal(20), Signal(4)
+        use, offset, needed, amount, fetched = (Signal(w, name=s) for s, w in (("use", 1), ("offset", 20), ("needed", 20), ("amount", 20), ("fetched", 4)))
         for i, name in enumerate(names):
             with m.If(step == i):
                 m.d.comb += [

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from rtl.pe.command_processor import USE_BITS
+from spec.params import PeParams
 from tests.formal import trace
 from tests.formal.btor2 import parse, run
 from tests.formal.model_check import bounded, cover, induction
@@ -87,6 +89,14 @@ def test_every_proof_has_a_fault() -> None:
     assert not [n for n, k in Counter(f["name"] for f in FAULTS).items() if k > 1]
     for f in FAULTS:
         assert f["why"] and f["old"] != f["new"] and "\n" not in f["old"] + f["new"], f["name"]
+
+
+def test_a_buffers_users_can_be_counted() -> None:
+    """The proof of the command processor stands on queues of two; the width of its counts must do for the longest that may be configured."""
+    longest = PeParams(queue=16).queue
+    with pytest.raises(ValueError):
+        PeParams(queue=2 * longest)
+    assert 2 * 2 * longest < 1 << USE_BITS
 
 
 def test_runner_counts() -> None:
