@@ -249,8 +249,7 @@ def accounts() -> Harness:
     p.follow()
     p.users()
     p.accounts()
-    writes = p.uses(p.inst, "d") & (p.inst.d_bytes != 0)
-    p.h.cover("a_writer_starts", p.at("GO") & writes & (p.inst.d_push != 0))
+    p.h.cover("starts", p.at("GO"))
     p.h.cover("set_up", p.record.size != 0)
     p.h.cover("refused", p.at("GIVE BACK") & p.uses(p.inst, "a"))
     return p.h
