@@ -1,7 +1,7 @@
 """Work-queue engine: jobs from descriptors in memory, one after the other; records as hardware writes them, without times.
 
 Rules: rtl/pe/work_queue.py's contract, docs/blocks/work_queue.md. A job's programs are read from memory when it starts, so a job may write the next one's.
-Hardware reads ahead: a program that an earlier job writes must wait for that job's record before its doorbell.
+Hardware reads ahead: a program that an earlier job writes needs FENCE, or that job's record before its doorbell.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spec.work_queue import JOB, JOB_RECORD, JobStatus
 Program = list[dict[str, int]]
 Run = Callable[[Sequence[Program]], list[Completion]]
 LINE = INSTRUCTION.nbytes
-TIMES = ("asked", "first", "ended")  # fields of a record that say when
+TIMES = ("doorbell", "first", "mac", "ended")  # fields of a record that say when
 
 
 @dataclass
@@ -28,6 +28,7 @@ class WorkQueue:
     Args:
         memory: bytes, records are written into it.
         run: carries out a program for each core on a cleared command processor: completions.
+        addr_width: of memory's addresses.
         refused: ranges (first, end) of addresses that memory refuses; what lies beyond memory it refuses as well.
 
     Attributes:
@@ -37,6 +38,7 @@ class WorkQueue:
 
     memory: NDArray[np.uint8]
     run: Run
+    addr_width: int = 32
     refused: Iterable[tuple[int, int]] = ()
     errors: int = 0
     ends: list[tuple[int, JobStatus]] = field(default_factory=list)
@@ -62,6 +64,8 @@ class WorkQueue:
         status, address, done = JobStatus.OK, 0, []
         if any(count and at % LINE for at, count in wanted):
             status = JobStatus.ALIGN
+        elif any(count and at + LINE * (count - 1) >= 1 << self.addr_width for at, count in wanted):
+            status = JobStatus.RANGE
         else:
             programs: list[Program] = []
             for at, count in reversed(wanted):

@@ -4,9 +4,9 @@ from __future__ import annotations
 import cocotb
 import numpy as np
 
-from spec.assembly import instruction
+from spec.assembly import encode, instruction
 from spec.isa import CpStatus, Unit
-from spec.work_queue import JobStatus
+from spec.work_queue import JobFlag, JobStatus
 from tb.lib.bench import Bench
 from tb.pe.cp_programs import random_program, work
 from tb.pe.work_queue_jobs import RING, Jobs, Program, failing, run, start
@@ -113,13 +113,22 @@ async def test_refusals(dut):
             b.cover("read")
     jobs = fresh(b)
     jobs.add(1, nops(3), program0=MEMORY - 64)  # over the end of memory
-    jobs.memory[MEMORY - 64 :] = np.frombuffer(instruction_bytes(), np.uint8)
+    jobs.memory[MEMORY - 64 :] = np.frombuffer(encode(nops(1)), np.uint8)
     jobs.add(2, good, count0=3, program0=jobs.at + 4)
     jobs.add(3, good, count1=1, program1=33)
     jobs.add(4, good, count0=0, program0=33)
     records = await run(b, jobs)
     assert [r["status"] for r in records] == [JobStatus.READ, JobStatus.ALIGN, JobStatus.ALIGN, JobStatus.OK]
     b.cover("align")
+    jobs = fresh(b)
+    for core in range(2):  # the last address there is, one beyond it, far beyond
+        jobs.add(1, good, **{f"program{core}": (1 << 32) - 64, f"count{core}": 1})
+        jobs.add(2, good, **{f"program{core}": (1 << 32) - 64, f"count{core}": 2})
+        jobs.add(3, good, **{f"program{core}": 1 << 32 + core, f"count{core}": 1})
+    jobs.add(4, good, record=1 << 40)
+    records = await run(b, jobs)
+    assert [r["status"] for r in records] == 2 * [JobStatus.READ, JobStatus.RANGE, JobStatus.RANGE]
+    b.cover("range")
     jobs = fresh(b)
     for i in range(4):
         jobs.add(1 + i, good)
@@ -133,10 +142,27 @@ async def test_refusals(dut):
     b.cover("record")
 
 
-def instruction_bytes() -> bytes:
-    from spec.assembly import encode
-
-    return encode(nops(1))
+@cocotb.test()
+async def test_fence(dut):
+    """A program written just before the job ahead of it ends: read after that with FENCE, and far earlier without."""
+    b = await start(dut)
+    b.memory("axi").latency = 100
+    for flags in (0, JobFlag.FENCE):
+        jobs = fresh(b)
+        jobs.add(1, [work(int(Unit.DMA), 1, cycles=2000)])
+        jobs.add(2, nops(3), flags=int(flags))
+        first, second = await run(b, jobs)
+        gap = second["first"] - first["ended"]
+        dut._log.info("flags %d: next job's first instruction %d cycles after the last completion", flags, gap)
+        assert gap == 3 if not flags else 200 < gap <= 216, gap  # a write and a read of memory
+    b.memory("axi").latency = 1
+    # One behind another, express among them.
+    jobs = fresh(b)
+    for i in range(4):
+        jobs.add(1 + i, *programs(b, 20), flags=int(JobFlag.FENCE))
+        jobs.add(100 + i, nops(3), express=True, flags=int(JobFlag.FENCE))
+    await run(b, jobs)
+    b.cover("fence")
 
 
 @cocotb.test()
@@ -166,7 +192,7 @@ async def test_launch(dut):
             jobs = fresh(b)
             jobs.add(1, nops(2), express=express)
             (record,) = await run(b, jobs)
-            beyond.add(record["first"] - record["asked"] - reads * latency)
+            beyond.add(record["first"] - record["doorbell"] - reads * latency)
         dut._log.info("launch %s: %s cycles beyond %d latencies", "express" if express else "ring", beyond, reads)
         assert len(beyond) == 1 and max(beyond) <= (10 if reads == 2 else 7), beyond
     b.memory("axi").latency = 1
@@ -202,4 +228,17 @@ async def test_rate(dut):
         cycles.append(record["ended"] - record["first"])
     dut._log.info("300 instructions in %s cycles", cycles)
     assert cycles[1] <= cycles[0] + 100, cycles
+    b.memory("axi").latency = 1
+
+
+@cocotb.test()
+async def test_visible(dut):
+    """`ended` and `head` say so only when memory has answered the record's write."""
+    b = await start(dut)
+    b.memory("axi").latency = 300
+    jobs = fresh(b)
+    jobs.add(1, nops(2))
+    (record,) = await run(b, jobs)
+    spent = record["ended"] - record["doorbell"]
+    assert jobs.cycles >= spent + 300, f"ended after {jobs.cycles} cycles; {spent} cycles and a write of 300"
     b.memory("axi").latency = 1

@@ -36,7 +36,7 @@ class WorkQueueHarness(Block):
         for name in ("core0", "core1"):
             connect(m, getattr(queue, name), getattr(cp, name))
         m.d.comb += [
-            cp.clear.eq(queue.clear), cp.halt.eq(0), cp.debug_addr.eq(0), queue.failed.eq(cp.failed), queue.cp_idle.eq(cp.idle),
+            queue.mac.eq(0), cp.clear.eq(queue.clear), cp.halt.eq(0), cp.debug_addr.eq(0), queue.failed.eq(cp.failed), queue.cp_idle.eq(cp.idle),
             self.seen.payload.eq(cp.completion.payload), self.seen.valid.eq(cp.completion.valid), queue.completion.payload.eq(cp.completion.payload),
             queue.completion.valid.eq(cp.completion.valid & self.seen.ready), cp.completion.ready.eq(self.seen.ready),
             *(getattr(cp, f"trace_{u.name.lower()}").ready.eq(1) for u in UNITS),
