@@ -37,6 +37,12 @@ class ProcessingElement:
         """A program for each core, to the end: a completion for every instruction."""
         return self.cp.run(programs, self._carry)
 
+    def clear(self) -> None:
+        """After an error: go on, without the sums that no REDUCE took."""
+        if self.cp.failed:
+            self.cp.failed = False
+            self._pending.clear()
+
     def _carry(self, unit: Unit, op: int, args: int, at: tuple[int, int, int]) -> tuple[int, int]:
         a, b, d = at
         if unit is Unit.DMA:

@@ -2,6 +2,7 @@
 
 Members
     `start_dot`, `start_reduce` In streams START; `done_dot`, `done_reduce` Out streams UNIT_DONE
+    `mac`  Out(1): a streamed row meets the held ones
     `port_a`, `port_b`, `port_sa`, `port_sb`, `port_bias`, `port_d`  Out(LocalPort)
     `alone_dot`, `alone_reduce` Out(1): an instruction waits for its other half, and nothing before it is at work; with `drop` In(1) such a one ends in ALONE
 
@@ -35,7 +36,7 @@ class MatrixUnit(Block):
         start, done = In(stream.Signature(layout(START))), Out(stream.Signature(layout(UNIT_DONE)))
         super().__init__({
             "start_dot": start, "start_reduce": start, "done_dot": done, "done_reduce": done, **{name: Out(LocalPort(pe)) for name in PORTS},
-            "alone_dot": Out(1), "alone_reduce": Out(1), "drop": In(1),
+            "mac": Out(1), "alone_dot": Out(1), "alone_reduce": Out(1), "drop": In(1),
         })
 
     def elaborate(self, platform):
@@ -54,7 +55,7 @@ class MatrixUnit(Block):
                      (dot.held, engine.held), (dot.row, engine.row), (engine.result, banks.sums), (reduce.fill, banks.fill),
                      (reduce.drain, banks.drain), (reduce.bias, banks.bias), (banks.memory, reduce.memory)):
             connect(m, a, b)
-        m.d.comb += [banks.sfu.ready.eq(1), banks.neighbour.ready.eq(1)]
+        m.d.comb += [banks.sfu.ready.eq(1), banks.neighbour.ready.eq(1), self.mac.eq(engine.row.valid & engine.row.ready)]
         for unit, names in ((dot, PORTS[:4]), (reduce, PORTS[4:])):
             for name in names:
                 connect(m, getattr(unit, name), flipped(getattr(self, name)))

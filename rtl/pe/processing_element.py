@@ -4,6 +4,7 @@ Members
     `core0`, `core1`  In stream INSTRUCTION; `completion` Out stream COMPLETION
     `axi`             AXI4 manager, of the DMA engine
     `clear`, `halt`, `idle`, `failed`, `debug_addr`, `debug_data`  of the command processor
+    `mac`             Out(1): a streamed row meets the held ones, `pe.rows` results of a chunk
     `corrected`, `damaged`  Out(32), with ECC: of the local memory
 
 Local memory's ports: the matrix unit's six (its streamed operand goes first), the layout unit's two, the DMA engine's one, the special function unit's three.
@@ -33,7 +34,7 @@ class ProcessingElement(Block):
         self.pe, self.mem = pe, mem
         cp = CommandProcessor(pe).signature.members
         super().__init__({
-            **{name: cp[name] for name in _CONTROL}, "axi": Out(AXI4Signature.of(mem)), **({"corrected": Out(32), "damaged": Out(32)} if pe.ecc else {}),
+            **{name: cp[name] for name in _CONTROL}, "axi": Out(AXI4Signature.of(mem)), "mac": Out(1), **({"corrected": Out(32), "damaged": Out(32)} if pe.ecc else {}),
         })
 
     def elaborate(self, platform):
@@ -50,7 +51,7 @@ class ProcessingElement(Block):
         connect(m, cp.completion, flipped(self.completion))
         m.d.comb += [
             cp.clear.eq(self.clear), cp.halt.eq(self.halt), cp.debug_addr.eq(self.debug_addr), self.idle.eq(cp.idle), self.failed.eq(cp.failed),
-            self.debug_data.eq(cp.debug_data),
+            self.debug_data.eq(cp.debug_data), self.mac.eq(matrix.mac),
         ]
         for name, unit in (("dma", dma), ("layout", tiles), ("sfu", sfu)):
             connect(m, getattr(cp, f"start_{name}"), unit.start)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,30 @@ def record_of(memory: np.ndarray, job: dict[str, int]) -> dict[str, int]:
     return JOB_RECORD.from_bytes(memory[job["record"] : job["record"] + 64].tobytes())
 
 
+def check_ends(words: Iterable[int], golden: list[tuple[int, JobStatus]], ring: int) -> None:
+    """Ends equal the golden engine's, of which the first `ring` are the ring's, in order of each kind; the tags of the two kinds differ."""
+    ends = [(e["tag"], JobStatus(e["status"])) for e in map(JOB_END.unpack, words)]
+    tags = {t for t, _ in golden[:ring]}
+    assert [e for e in ends if e[0] in tags] == golden[:ring] and [e for e in ends if e[0] not in tags] == golden[ring:], ends
+
+
+def records_of(memory: np.ndarray, jobs: Jobs, golden: WorkQueue) -> list[dict[str, int]]:
+    """Records of the jobs that have one, ring jobs first; `memory` but their times equals the golden engine's."""
+    records = []
+    image = memory.copy()
+    for job in [*jobs.ring, *jobs.express]:
+        at = job["record"]
+        if not at or at % 64 or not golden.readable(at):
+            continue
+        record = record_of(image, job)
+        assert all(record[k] >= record["doorbell"] for k in TIMES), record
+        records.append(record)
+        image[at : at + 64] = np.frombuffer(JOB_RECORD.to_bytes(record | dict.fromkeys(TIMES, 0)), np.uint8)
+    wrong = np.flatnonzero(image != golden.memory)
+    assert not len(wrong), f"{len(wrong)} bytes of memory differ, the first at {int(wrong[0]):#x}; records {[r for r in records if r['status']]}"
+    return records
+
+
 async def start(dut: Any) -> Bench:
     b = Bench(dut)
     for name in ("base", "size", "tail"):
@@ -95,27 +120,13 @@ async def run(b: Bench, jobs: Jobs, *, refused: tuple[int, int] = (0, 0), deadli
     await b.begin(settle=64)
     b.pin("tail").value = len(jobs.ring)
     jobs.cycles = await b.finish(deadline)
-    ends = [(e["tag"], JobStatus(e["status"])) for e in map(JOB_END.unpack, b.sink("ended").words())]
-    tags = {t for t, _ in ring_ends}
-    assert [e for e in ends if e[0] in tags] == ring_ends and [e for e in ends if e[0] not in tags] == golden.ends[len(ring_ends) :], ends
+    check_ends(b.sink("ended").words(), golden.ends, len(ring_ends))
     if exact:
         got = Counter((c["core"], c["unit"], c["tag"], c["status"], c["info"]) for c in map(COMPLETION.unpack, b.sink("seen").words()))
         want = Counter((c.core, c.unit, c.tag, int(c.status), c.info) for c in golden.completions)
         assert got == want, f"completions: {got - want}, expected {want - got}"
     assert int(b.pin("head").value) == len(jobs.ring) and int(b.pin("errors").value) == golden.errors and not int(b.pin("busy").value)
-    records = []
-    image = memory.image.copy()
-    for job in [*jobs.ring, *jobs.express]:
-        at = job["record"]
-        if not at or at % 64 or not golden.readable(at):
-            continue
-        record = record_of(image, job)
-        assert all(record[k] >= record["doorbell"] for k in TIMES), record
-        records.append(record)
-        image[at : at + 64] = np.frombuffer(JOB_RECORD.to_bytes(record | dict.fromkeys(TIMES, 0)), np.uint8)
-    wrong = np.flatnonzero(image != golden.memory)
-    assert not len(wrong), f"{len(wrong)} bytes of memory differ, the first at {int(wrong[0]):#x}; records {[r for r in records if r['status']]}"
-    return records
+    return records_of(memory.image, jobs, golden)
 
 
 def failing(records: list[dict[str, int]]) -> list[CpStatus]:
