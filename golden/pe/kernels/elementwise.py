@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.pe import sfu
-from golden.pe.kernels.panels import F32, Panel, apply, beats, check_format
+from golden.pe.kernels.panels import F32, UNIT, Panel, apply, beats, check_format
 from golden.pe.kernels.rings import (
     BYTES_LIMIT,
+    INSTRUCTION,
     NEAR,
     ROWS_LIMIT,
     Instruction,
@@ -45,7 +46,6 @@ from spec.sfu import TAKES_B, UNARY, SfuB, SfuOp
 
 X, B, Y = range(3)  # circular buffers
 BLOCKS = 3  # of each
-OVERHEAD = 64  # cycles of a tile at least, in the choice of tiles
 COLUMNS_LIMIT = 1 << SFU_ARGS.widths["columns"]
 
 
@@ -129,7 +129,7 @@ class Elementwise:
                 if size_of(rings) > pe.local_bytes or any(r.room >= BYTES_LIMIT for r in rings) or height >= ROWS_LIMIT:
                     continue
                 unit, moved = self._cost(pe, NEAR, height, width)
-                cost = -(-rows // height) * -(-columns // width) * max(unit, moved, OVERHEAD) + unit + moved
+                cost = -(-rows // height) * -(-columns // width) * (max(unit + UNIT, moved) + 3 * INSTRUCTION) + unit + moved
                 if best is None or cost < best[0]:
                     best = cost, (height, width)
         assert best is not None  # 64 elements take 2304 bytes

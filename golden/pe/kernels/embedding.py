@@ -191,13 +191,13 @@ class EmbeddingBag:
                 result[p.bag] = sfu.binary(SfuOp.MUL, total, n, f32, f32, out) if self.mean else total
         return result
 
-    def _rings(self, block: int, width: int) -> list[Ring]:
+    def _rings(self, block: int, width: int, turned: int) -> list[Ring]:
         size, long = self.format.slot_bits // 8, max((p.n for p in self.pieces()), default=1)
-        return [Ring(INDEX, up(INDEX_BYTES * block, LINE), 2), Ring(ROWS, odd(width * size) * block, 2), Ring(TURNED, width * odd(long * size), 2),
+        return [Ring(INDEX, up(INDEX_BYTES * block, LINE), 2), Ring(ROWS, odd(width * size) * block, 2), Ring(TURNED, width * odd(long * size), turned),
                 Ring(PART, up(width * F32.slot_bits // 8, LINE), 3), Ring(OUT, up(width * self.out.slot_bits // 8, LINE) * min(block, len(self.offsets)), 2)]
 
-    def blocks(self, pe: PeParams) -> tuple[int, int]:
-        """(lookups of a block at most, columns at a time).
+    def blocks(self, pe: PeParams) -> tuple[int, int, int]:
+        """(lookups of a block at most, columns at a time, transposed pieces at a time).
 
         Raises:
             ValueError: not even one piece fits.
@@ -205,10 +205,11 @@ class EmbeddingBag:
         long = max((p.n for p in self.pieces()), default=1)
         for width in sorted({self.columns, *(min(self.columns, 16 << s) for s in range(12))}, reverse=True):
             for block in sorted({max(long, 1 << s) for s in range(10)}, reverse=True):
-                rings = self._rings(block, width)
-                if size_of(rings) <= pe.local_bytes and all(r.room < BYTES_LIMIT for r in rings) and block < ROWS_LIMIT:
-                    return block, width
-        need = size_of(self._rings(long, min(self.columns, 16)))
+                for turned in (4, 2):
+                    rings = self._rings(block, width, turned)
+                    if size_of(rings) <= pe.local_bytes and all(r.room < BYTES_LIMIT for r in rings) and block < ROWS_LIMIT:
+                        return block, width, turned
+        need = size_of(self._rings(long, min(self.columns, 16), 2))
         raise ValueError(f"{self}: buffers of {need} bytes for a piece of {long} lookups; expected at most the {pe.local_bytes} of local memory: a smaller `piece`")
 
     def program(self, pe: PeParams) -> list[Instruction]:
@@ -223,9 +224,9 @@ class EmbeddingBag:
         strides = [("stride", self.stride or self.columns * self.format.slot_bits // 8, self.columns * self.format.slot_bits // 8),
                    ("stride_out", self.stride_out or self.columns * self.out.slot_bits // 8, self.columns * self.out.slot_bits // 8)]
         _check(str(self), self.lookups, self.columns, self.index, strides)
-        block, width = self.blocks(pe)
+        block, width, turned = self.blocks(pe)
         groups = self._groups(block)
-        rings = self._rings(block, width)
+        rings = self._rings(block, width, turned)
         yield from buffers(pe, str(self), rings)
         for c in range(0, self.columns, width):
             yield from _Columns(self, rings, c, min(width, self.columns - c)).instructions(groups)

@@ -27,6 +27,7 @@ from golden.numeric import convert
 from golden.pe.dot_product import dot_product
 from golden.pe.kernels.rings import (
     BYTES_LIMIT,
+    INSTRUCTION,
     LINE,
     ROWS_LIMIT,
     Instruction,
@@ -46,7 +47,6 @@ from spec.params import PeParams
 from spec.pe import CHUNK_BYTES, DotFormat
 
 V, C, X = range(3)  # circular buffers
-INSTRUCTION = 23  # cycles of the command processor
 KINDS = {DotFormat.BFLOAT16: OutFormat.BFLOAT16, DotFormat.FLOAT16: OutFormat.FLOAT16, DotFormat.TFLOAT32: OutFormat.FLOAT32}
 
 

@@ -22,6 +22,7 @@ from spec.params import PeParams
 Instruction = dict[str, int]
 Operand = tuple[int, int, int, int]
 
+INSTRUCTION = 23  # cycles of the command processor, each
 NEAR = 100  # cycles to memory that plans are made for
 LINE = 64  # bytes of a row of local memory
 BYTES_LIMIT = 1 << next(f.width for f in HEAD if f.name == "a_bytes")  # an operand has fewer

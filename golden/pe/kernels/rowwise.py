@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.pe import sfu, sfu_rows
-from golden.pe.kernels.panels import F32, Panel, apply, beats, check_format
+from golden.pe.kernels.panels import F32, UNIT, Panel, apply, beats, check_format
 from golden.pe.kernels.rings import (
     BYTES_LIMIT,
     LINE,
@@ -52,7 +52,7 @@ from spec.params import PeParams
 from spec.sfu import SfuB, SfuOp
 
 X, Y, W, D, COLUMN, GAMMA, BETA = range(7)  # circular buffers
-LATENCY = 64  # cycles from one step to the next that takes its result, in the choice of blocks
+LATENCY = 64  # cycles from the end of one step to the start of the next that takes its result, in the choice of blocks
 COLUMNS_LIMIT = 1 << SFU_ARGS.widths["columns"]
 
 
@@ -165,8 +165,8 @@ class RowKernel:
                 rings = [p.ring for p in self.panels(plan).values()]
                 if together > blocks or size_of(rings) > pe.local_bytes or any(r.room >= BYTES_LIMIT for r in rings) or n >= ROWS_LIMIT:
                     continue
-                wait = LATENCY // together
-                work = sum(max(n * w, wait) + (LATENCY if together == 1 else 0) for w in wide) + narrow * max(n // pe.lanes, LATENCY if together == 1 else wait)
+                each = UNIT + (LATENCY if together == 1 else 0)
+                work = sum(n * w + each for w in wide) + narrow * (n // pe.lanes + each)
                 moved = self._way(pe, NEAR, n) + (0 if ahead else 2 * NEAR)
                 cost = blocks * max(work, moved) + (moved if ahead else blocks * moved)
                 if best is None or cost < best[0]:
