@@ -54,6 +54,7 @@ from spec.params import PeParams
 from spec.sfu import SfuB, SfuOp
 
 INDEX, ROWS, TURNED, PART, OUT = range(5)  # circular buffers
+LIST = 256  # indices that Gather loads at a time
 
 
 def gather(to: tuple[int, int, int, int], index: tuple[int, int, int, int], table: int, rows: int, row_bytes: int, stride: int, line: int) -> Instruction:
@@ -101,30 +102,40 @@ class Gather:
         stride, stride_out = self.stride or self.row_bytes, self.stride_out or self.row_bytes
         _check(str(self), self.lookups, self.row_bytes, self.index, [("stride", stride, self.row_bytes), ("stride_out", stride_out, self.row_bytes)])
         line = up(self.row_bytes, LINE)
-        each = next((n for n in (256 >> s for s in range(9)) if size_of(self._rings(n)) <= pe.local_bytes), 1)
+        each, lists = self._each(pe), max(1, LIST // self._each(pe))  # rows of a block, blocks of a list
         index, rows = self._rings(each)
         yield from buffers(pe, str(self), [index, rows])
         starts = range(0, self.lookups, each)
 
-        def indices(s: int) -> Instruction:
-            nbytes = INDEX_BYTES * min(each, self.lookups - s)
-            return load(index.block(nbytes), self.index + INDEX_BYTES * s, 1, nbytes, 0, 0)
+        def indices(k: int) -> Iterator[Instruction]:
+            """The list that block k begins, if there is one."""
+            if k < len(starts):
+                nbytes = INDEX_BYTES * min(each * lists, self.lookups - starts[k])
+                yield load(index.block(nbytes), self.index + INDEX_BYTES * starts[k], 1, nbytes, 0, 0)
 
-        def leave(s: int) -> Instruction:
-            n = min(each, self.lookups - s)
-            return store(rows.block((n - 1) * line + self.row_bytes), self.y + s * stride_out, n, self.row_bytes, stride_out, line)
+        def leave(k: int) -> Iterator[Instruction]:
+            if 0 <= k < len(starts):
+                n = min(each, self.lookups - starts[k])
+                yield store(rows.block((n - 1) * line + self.row_bytes), self.y + starts[k] * stride_out, n, self.row_bytes, stride_out, line)
 
-        yield from (indices(s) for s in starts[:2])
+        yield from indices(0)
         for k, s in enumerate(starts):
-            n = min(each, self.lookups - s)
-            yield gather(rows.block((n - 1) * line + self.row_bytes), index.block(INDEX_BYTES * n), self.table, n, self.row_bytes, stride, line)
-            yield from (indices(x) for x in starts[k + 2 : k + 3])
-            yield from (leave(x) for x in starts[max(0, k - 1) : k])
-        yield from (leave(x) for x in starts[-1:])
+            n, at = min(each, self.lookups - s), k % lists
+            if at == 0:
+                yield from indices(k + lists)
+            part = INDEX_BYTES * n, INDEX_BYTES * each * at
+            last = at == lists - 1 or k == len(starts) - 1
+            yield gather(rows.block((n - 1) * line + self.row_bytes), index.block(*part) if last else index.peek(*part), self.table, n, self.row_bytes, stride, line)
+            yield from leave(k - 2)
+        yield from (*leave(len(starts) - 2), *leave(len(starts) - 1))
         yield instruction("sync", tag=0xFFFF)
 
+    def _each(self, pe: PeParams) -> int:
+        """Rows of a block: as many as the DMA engine has in flight, so that rows in and rows out, in turn, both go at full rate."""
+        return next((n for n in (pe.dma_depth >> s for s in range(7)) if n and size_of(self._rings(n)) <= pe.local_bytes), 1)
+
     def _rings(self, each: int) -> tuple[Ring, Ring]:
-        return Ring(INDEX, up(INDEX_BYTES * each, LINE), 2), Ring(ROWS, up(self.row_bytes, LINE) * each, 3)
+        return Ring(INDEX, up(INDEX_BYTES * max(each, LIST), LINE), 2), Ring(ROWS, up(self.row_bytes, LINE) * each, 8 if each > 1 else 3)
 
 
 class Piece(NamedTuple):
