@@ -15,7 +15,7 @@ from spec.sfu import ROW as ROW_OPS
 from spec.sfu import TAKES_B, SfuB, SfuOp
 
 F32 = ConvertFormat.FLOAT32
-UNIT = 30  # cycles of an instruction of the unit beyond those of its rows
+UNIT = 31  # cycles of an instruction of the unit beyond those of its rows
 FORMATS = tuple(f for f in ConvertFormat if f.slot_bits >= 8 and f is not ConvertFormat.FLOAT8_E8M0FNU)
 
 
