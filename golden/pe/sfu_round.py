@@ -84,7 +84,7 @@ def round_once(r: Inner, name: str, how: Rounding = NEAREST) -> NDArray[Any]:
     number = np.where(drop > 0, _nearest(r, drop) if random is None else _stochastic(r.mag, drop, random), r.mag << np.clip(-drop, 0, 63).astype(np.uint64))
     number = np.where(r.mag == 0, 0, number.astype(np.int64))
     if not f.is_float:
-        number = np.where(top > 40, np.int64(1) << 40, number)
+        number = np.where(top > 34, np.int64(1) << 34, number)  # beyond all of them; above 2^39 random bits would not fit
         largest = np.where(r.negative, -int(f.min), int(f.max))
         number = np.where(r.inf, largest, np.minimum(number, largest))
         return (np.where(r.nan, 0, np.where(r.negative, -number, number)) & f.mask).astype(_STORE[f.container_bits])

@@ -65,7 +65,7 @@ class Beats:
         """(data, keep, last) of the results."""
         n, lanes = self.keep.shape
         out = np.zeros((n, lanes), np.uint32)
-        key = np.stack([self.op, self.format_a, self.format_b, self.format_out, self.sat, self.stochastic, self.seed * self.stochastic], axis=1)
+        key = np.stack([self.op, self.format_a, self.format_b * (self.op > UNARY[-1]), self.format_out, self.sat, self.stochastic, self.seed * self.stochastic], axis=1)
         kinds, which = np.unique(key, axis=0, return_inverse=True)
         for k, (op, fa, fb, fo, *_) in enumerate(kinds):
             at = np.flatnonzero(which.reshape(-1) == k)
@@ -151,7 +151,8 @@ def random_beats(rng: np.random.Generator, lanes: int, n: int) -> Beats:
     op = op[np.maximum.accumulate(np.where(rng.integers(0, 2, n) > 0, np.arange(n), 0))]
     first, last = rng.integers(0, 2, n), rng.integers(0, 2, n)
     codes = np.array(NATIVE)
-    formats = np.stack([rng.choice(codes, n), rng.choice(codes, n), rng.choice([*codes, *RESULTS], n)])
+    out = rng.choice(RESULTS, 3, replace=False)  # three besides: as many kinds of beats as all formats make take the golden model long
+    formats = np.stack([rng.choice(codes, n), rng.choice(codes, n), rng.choice([*codes, *out], n)])
     keep = rng.integers(0, 4, (n, lanes)) > 0
     at = 0
     while at < n:

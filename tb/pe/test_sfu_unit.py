@@ -99,6 +99,15 @@ async def test_mx(dut):
 
 
 @cocotb.test()
+async def test_stochastic(dut):
+    """Random bits of each result by its place: many short rows of numbers that lie between those of the result's format."""
+    b = await Bench.start(dut)
+    await carry_out(b, [
+        dict(op=op, fa=F.INT16, fb=F.INT16, fd=fd, rows=40, columns=columns, stochastic=1, seed=int(b.rng.integers(1 << 32)))
+        for op in (SfuOp.COPY, SfuOp.ADD, *ROW) for fd in (F.BFLOAT16, F.TFLOAT32, F.FLOAT8_E5M2) for columns in (1, 5, 19)])
+
+
+@cocotb.test()
 async def test_random(dut):
     b = await Bench.start(dut)
     await carry_out(b, [random_job(b) for _ in range(400)])

@@ -239,7 +239,7 @@ TARGETS = pytest.mark.parametrize("name", convert_any.TARGETS)
 def test_copy_is_the_conversion(name):
     """Every format, mode, nearest and stochastic, against the conversion that has an implementation of its own."""
     rng = np.random.default_rng(11)
-    halves = (rng.integers(-300, 300, 4000) / 2).astype(np.float32).view(np.uint32)
+    halves = (rng.integers(-300, 300, 4000) / 2.0 ** rng.integers(-50, 3, 4000)).astype(np.float32).view(np.uint32)  # and far beyond integers
     x = np.concatenate([random32(rng, 20_000), np.arange(1 << 8, dtype=np.uint32) << np.uint32(23), halves])
     for mode in ("ovf", "sat"):
         for seed in (None, 0, 0xDEADBEEF):
@@ -266,6 +266,12 @@ def test_arithmetic_rounds_once_into_every_format(name):
         else:
             want = [min(max(round(v), int(f.min)), int(f.max)) & f.mask for v in exact]
         assert got.tolist() == want, op
+    if not f.is_float:  # internal results of 64 bits far beyond: nothing wraps, stochastically neither
+        far = np.arange(128, 160, dtype=np.uint32) << np.uint32(23)
+        for how in (sfu_round.Rounding(), sfu_round.Rounding(seed=1)):
+            for got in (sfu.unary(SfuOp.EXP2, (np.arange(32, 128)).astype(np.float32).view(np.uint32), "float32", name, how),
+                        sfu.binary(SfuOp.ADD, far + np.uint32(32 << 23), far[0], "float32", format_out=name, how=how)):
+                assert set(got.tolist()) == {int(f.max)}
     if f.is_float:
         assert sfu_rows.row(SfuOp.ROW_SUM, np.stack([a, b], axis=1), "float32", name, sfu_round.Rounding("sat")).tolist() == [
             encode(p + q, f, 0, "sat") for p, q in zip(x, y, strict=True)]
