@@ -3,10 +3,8 @@ from __future__ import annotations
 
 import cocotb
 
-from spec.assembly import instruction
-from spec.isa import CpStatus
 from spec.pe import DotFormat as F
-from spec.work_queue import JobFlag, JobStatus
+from spec.work_queue import JobStatus
 from tb.pe.queued_jobs import PE, Queue
 
 LAUNCH = 104  # cycles from doorbell to first multiply-accumulate beyond the latencies of memory on the way
