@@ -1,21 +1,21 @@
 """Arrays of the caller: element types, checks, and bytes to and from the machine.
 
-bfloat16 has no NumPy type: it comes as uint16 bit patterns with ``dtype="bfloat16"``, or as an array of a package that names its
-type so (ml_dtypes); the library itself needs none.
+Types that NumPy lacks (bfloat16, the float8s, complex32) come as unsigned bit patterns of their size with ``dtype=…``, or as an array of a package that
+names its type so (ml_dtypes); the library itself needs none.
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hccl.dtypes import DTYPES, check_dtype, itemsize
 from hccl.errors import UsageError
-from hccl.plan import DTYPES
-from spec.wqe import DTYPE_BYTES
+from hccl.layout import Block
 
-_NATIVE = {"float32": "float32", "float16": "float16", "int32": "int32", "bfloat16": "bfloat16"}
-_BITS = {"bfloat16": "uint16"}  # bit patterns accepted where the dtype is given
+__all__ = ["dtype_name", "from_bytes", "itemsize", "overlaps_itself", "pack", "to_bytes", "unpack"]
 
 
 def dtype_name(array: Any, dtype: str | None, who: str) -> str:
@@ -28,20 +28,18 @@ def dtype_name(array: Any, dtype: str | None, who: str) -> str:
         raise UsageError(f"{who}: {type(array).__name__} is not an array; expected a numpy.ndarray")
     if isinstance(array, np.ma.MaskedArray):
         raise UsageError(f"{who}: a masked array, whose mask would be lost; expected a plain numpy.ndarray")
-    if dtype is not None and (not isinstance(dtype, str) or dtype not in DTYPES):
-        raise UsageError(f"{who}: dtype {dtype!r} is not supported; expected one of {', '.join(DTYPES)}")
+    if dtype is not None:
+        check_dtype(who, dtype)
     own = str(array.dtype.name)
     if array.dtype.byteorder == ">":
         raise UsageError(f"{who}: big-endian {array.dtype}; expected the machine's byte order")
-    if own in _NATIVE:
+    if dtype is not None and own == DTYPES[dtype].bits:
+        return dtype
+    if own in DTYPES and array.dtype.itemsize == itemsize(own):
         if dtype is not None and dtype != own:
             raise UsageError(f"{who}: array is {own}, dtype says {dtype}; expected them to be equal")
         return own
-    if dtype is not None and own == _BITS.get(dtype):
-        return dtype
-    hint = "; bit patterns of bfloat16 need dtype='bfloat16'" if own == "uint16" and dtype is None else ""
-    raise UsageError(f"{who}: element type {own} is not supported{f' as {dtype}' if dtype else ''}; expected one of "
-                     f"{', '.join(DTYPES)}{hint}")  # fmt: skip
+    raise UsageError(f"{who}: element type {own} is not supported{f' as {dtype}' if dtype else ''}; expected one of {', '.join(DTYPES)}")
 
 
 def overlaps_itself(array: NDArray[Any]) -> bool:
@@ -64,5 +62,20 @@ def from_bytes(data: NDArray[np.uint8], like: NDArray[Any]) -> NDArray[Any]:
     return np.array(data, dtype=np.uint8).view(like.dtype).reshape(like.shape)
 
 
-def itemsize(dtype: str) -> int:
-    return DTYPE_BYTES[DTYPES[dtype]]
+def pack(data: NDArray[np.uint8], blocks: Sequence[Block], size: int) -> NDArray[np.uint8]:
+    """Dense bytes as a buffer of the device has them: every block at its place."""
+    if len(blocks) == 1:
+        return data
+    out = np.zeros(size, np.uint8)
+    at = 0
+    for b in blocks:
+        out[b.offset : b.offset + b.length] = data[at : at + b.length]
+        at += b.length
+    return out
+
+
+def unpack(data: NDArray[np.uint8], blocks: Sequence[Block]) -> NDArray[np.uint8]:
+    """A device's buffer as dense bytes."""
+    if len(blocks) == 1:
+        return data
+    return np.concatenate([data[b.offset : b.offset + b.length] for b in blocks]) if blocks else data[:0]

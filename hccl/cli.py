@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,22 +14,31 @@ from rich.console import Console
 from rich.table import Table
 
 from hccl import io
+from hccl.algorithms.table import NAMES
 from hccl.buffers import itemsize, to_bytes
 from hccl.communicator import Communicator, Result, make_plan, plan_bound
 from hccl.devices import KINDS, open_device
+from hccl.dtypes import DTYPES, OPS
 from hccl.errors import HcclError, PlanError, UsageError
-from hccl.plan import DTYPES, OPS, Plan
+from hccl.layout import COLLECTIVES, MATRIX, REDUCING, ROOTED, SPLIT
+from hccl.plan import Plan
 from hccl.proof import prove
-from hccl.reference import ring_all_reduce
+from hccl.reference import expected
 from spec.params import SystemParams, config
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-COLLECTIVES = ("all_reduce",)
+NAMED = tuple(c for c in COLLECTIVES if c != "send_recv")
 
-Collective = Annotated[str, typer.Argument(help=f"one of {', '.join(COLLECTIVES)}")]
+Collective = Annotated[str, typer.Argument(help=f"one of {', '.join(NAMED)}")]
 Ranks = Annotated[int, typer.Option("--ranks", "-n", min=1, max=64, help="ranks, one per node")]
 DType = Annotated[str | None, typer.Option(help=f"element type: {', '.join(DTYPES)}; inputs are converted to it")]
 Op = Annotated[str, typer.Option(help=f"reduction: {', '.join(OPS)}")]
+Algorithm = Annotated[str | None, typer.Option(help=f"{', '.join(NAMES)} (those that the collective has); default: HCCL_ALGO, else the collective's")]
+Root = Annotated[int, typer.Option(min=0, help="of broadcast, reduce, gather, scatter")]
+Splits = Annotated[str | None, typer.Option(help="elements of each rank's block, 3,2,1; of all_to_all a row a rank, 1,2;3,4")]
+GroupsOf = Annotated[str | None, typer.Option("--groups", help="of hierarchical: 0,1;2,3")]
+Fixed = Annotated[bool, typer.Option("--fixed-order", help="only algorithms whose bits do not depend on the count")]
+Factor = Annotated[float, typer.Option(help="of premul_sum")]
 Config = Annotated[str, typer.Option("--config", help="machine: tiny, small or mtia300")]
 JsonOut = Annotated[str | None, typer.Option("--json", metavar="OUT", help="write JSON to this file; - for standard output")]
 
@@ -80,26 +89,38 @@ def _files(*, json_out: str | None = None, **names: str | None) -> None:
         io.check_results(str(names["output"]))
 
 
-def _inputs(
-    path: str | None, ranks: int, dtype: str | None, count: int | None, seed: int, most: int
-) -> tuple[list[Any], str]:  # fmt: skip
-    if path is not None:
-        return io.read_ranks(path, ranks, dtype, count)
-    dtype, count = dtype or "float32", 1024 if count is None else count
-    _choice("dtype", dtype, tuple(DTYPES))
-    if count * itemsize(dtype) > most:
-        raise UsageError(f"--count {count}: {count * itemsize(dtype)} bytes of {dtype} on every rank; expected at most MemParams.size_bytes = {most}")
+def _rows(option: str, text: str | None) -> tuple[tuple[int, ...], ...]:
+    """Numbers of a list of lists, 1,2;3,4."""
+    try:
+        return tuple(tuple(int(x) for x in row.split(",")) for row in text.split(";")) if text else ()
+    except ValueError:
+        raise UsageError(f"{option} {text!r}; expected numbers, as 1,2 or 1,2;3,4") from None
+
+
+def _random(shape: Sequence[int], dtype: str, seed: int) -> list[Any]:
+    """An array of each size; small values, so that no type overflows at once."""
     rng = np.random.default_rng(seed)
-    if dtype == "int32":
-        return [rng.integers(-(1 << 31), 1 << 31, count).astype(np.int32) for _ in range(ranks)], dtype
-    data = [rng.standard_normal(count).astype(np.float32) for _ in range(ranks)]
-    return [io.convert(x, "float32", dtype, f"rank {r}") for r, x in enumerate(data)], dtype
+    kind, out = DTYPES[dtype], []
+    for n in shape:
+        if dtype == "int32":
+            out.append(rng.integers(-(1 << 31), 1 << 31, n).astype(np.int32))
+        elif kind.kind in ("int", "uint", "bool"):
+            out.append(rng.integers(0, 2 if kind.kind == "bool" else 100, n).astype(dtype))
+        elif dtype in ("float32", "float16", "bfloat16", "float64"):
+            out.append(io.convert(rng.standard_normal(n).astype(np.float32), "float32", dtype, "random data"))
+        elif kind.native:
+            out.append((rng.standard_normal(n) + 1j * rng.standard_normal(n)).astype(dtype))
+        else:  # patterns of small numbers in every such type
+            out.append(rng.integers(0, 0x30, n).astype(kind.bits))
+    return out
 
 
-def _differences(result: Result, expected: list[bytes]) -> list[str]:
+def _differences(result: Result, wanted: list[bytes]) -> list[str]:
     size = itemsize(result.dtype)
     out = []
-    for r, (got, want) in enumerate(zip(result.outputs, expected, strict=True)):
+    for r, (got, want) in enumerate(zip(result.outputs, wanted, strict=True)):
+        if got is None:
+            continue
         a, b = to_bytes(got), np.frombuffer(want, np.uint8)
         if a.tobytes() != want:
             at = int(np.flatnonzero(a != b)[0]) // size
@@ -120,7 +141,13 @@ def run(
     dtype: DType = None,
     device: Annotated[str, typer.Option(help=f"one of {', '.join(KINDS)}")] = "golden",
     op: Op = "sum",
-    count: Annotated[int | None, typer.Option(min=0, help="elements per rank; without --input: of random data (1024)")] = None,
+    algorithm: Algorithm = None,
+    root: Root = 0,
+    count: Annotated[int | None, typer.Option(min=0, help="elements of a rank's vector, or block; without --input: of random data (1024)")] = None,
+    splits: Splits = None,
+    groups: GroupsOf = None,
+    factor: Factor = 0.5,
+    fixed_order: Fixed = False,
     seed: Annotated[int, typer.Option(min=0, help="seed of random data, stalls and faults")] = 0,
     stalls: Annotated[float, typer.Option(min=0, max=1, help="rtl: probability of a stall on a stream")] = 0.0,
     drop: Annotated[float, typer.Option(min=0, max=1, help="rtl: probability that a link drops a packet")] = 0.0,
@@ -136,7 +163,7 @@ def run(
 ) -> None:
     """Run a collective on all ranks and report time and bandwidth."""
     with _errors(verbose):
-        _choice("collective", collective, COLLECTIVES)
+        _choice("collective", collective, NAMED)
         _choice("op", op, OPS)
         _choice("device", device, KINDS)
         params = _machine(config_name, ranks)
@@ -145,26 +172,44 @@ def run(
         if device == "golden" and (stalls or drop):
             raise UsageError("device golden has no stalls and no loss; expected --device rtl with --stalls or --drop")
         _files(json_out=json_out, input=input, output=output, waves=waves, pcap=pcap)
-        data, name = _inputs(input, ranks, dtype, count, seed, params.node.mem.size_bytes)
+        name = dtype or "float32"
+        if input is not None:
+            given, name = io.read_ranks(input, ranks, dtype, count)
+            count = _count_of(collective, given, ranks)
+        _choice("dtype", name, tuple(DTYPES))
+        count, most = 1024 if count is None else count, params.node.mem.size_bytes
+        if count * itemsize(name) > most:
+            raise UsageError(f"--count {count}: {count * itemsize(name)} bytes of {name} on every rank; expected at most MemParams.size_bytes = {most}")
+        made = _plan_of(params, collective, ranks, count, name, op, in_place, root, splits, algorithm, groups, fixed_order)
+        if input is None:
+            given = _random([sum(b.length for b in blocks) // made.itemsize for blocks in made.layout.inputs], name, seed)
+        elif in_place and collective in ("all_gather", "gather"):
+            raise UsageError(f"--in-place {collective} of a file; expected random data: the input is part of the result")
+        asked: dict[str, Any] = {"algorithm": made.algorithm, "deadline": deadline}
+        asked |= {"op": op, "fixed_order": fixed_order} if collective in REDUCING else {}
+        asked |= {"factor": _integral(factor, name)} if made.op == "premul_sum" else {}
+        asked |= {"groups": made.groups} if made.groups else {}
         options: dict[str, Any] = {"seed": seed, "stalls": stalls, "faults": {"drop": drop} if drop else None, "waves": waves}
         options = {**({} if device == "golden" else options), "pcap": pcap}
-        result = _collective(device, params, options, data, name, op, in_place, deadline)
+        result = _collective(device, params, options, made, given, asked)
         verdict, wrong = "not checked", []
         if check:
-            expected = ring_all_reduce([to_bytes(x) for x in data], name, op).tobytes()
-            wrong = _differences(result, [expected] * ranks)
+            factors = [asked.get("factor", 1)] * ranks
+            want = [x.tobytes() for x in expected(made, [to_bytes(x) for x in given], factors)]
+            wrong = _differences(result, want)
             if device != "golden":
-                golden = _collective("golden", params, {}, data, name, op, in_place, None)
-                wrong += _differences(result, [to_bytes(o).tobytes() for o in golden.outputs])
+                golden = _collective("golden", params, {}, made, given, asked | {"deadline": None})
+                wrong += _differences(result, [b"" if o is None else to_bytes(o).tobytes() for o in golden.outputs])
             verdict = "differ" if wrong else "equal"
         row = {
-            "collective": collective, "device": device, "ranks": ranks, "op": op, "dtype": name, "count": result.count,
-            "bytes": result.nbytes, "cycles": result.cycles, "bound_cycles": result.bound_cycles, "algbw": result.algbw,
-            "busbw": result.busbw, "percent_of_bound": result.percent_of_bound, "bits": verdict, "seed": seed,
-            "stalls": stalls, "drop": drop, "wqes": result.wqes, "counters": result.counters,
+            "collective": collective, "algorithm": result.algorithm, "device": device, "ranks": ranks, "op": made.op, "dtype": name,
+            "count": result.count, "bytes": result.nbytes, "root": root, "splits": list(made.splits), "cycles": result.cycles,
+            "bound_cycles": result.bound_cycles, "algbw": result.algbw, "busbw": result.busbw, "percent_of_bound": result.percent_of_bound,
+            "bits": verdict, "seed": seed, "stalls": stalls, "drop": drop, "wqes": result.wqes, "counters": result.counters,
+            "host_ops": result.host_ops, "host_bytes": result.host_bytes,
         }  # fmt: skip
         console = _console(json_out)
-        table = Table(title=f"{collective} {op} on {device}")
+        table = Table(title=f"{collective} {made.op} on {device} by {result.algorithm}")
         for column in ("ranks", "bytes", "dtype", "cycles", "bound", "algbw B/cycle", "busbw B/cycle", "% of bound", "bits"):
             table.add_column(column, justify="left" if column in ("dtype", "bits") else "right")
         table.add_row(
@@ -172,6 +217,8 @@ def run(
             _figure(result.algbw), _figure(result.busbw), _figure(result.percent_of_bound, 1), verdict,
         )  # fmt: skip
         console.print(table)
+        if result.host_ops:
+            console.print(f"by the host: {result.host_ops} reductions, {result.host_bytes} bytes: near-memory compute does not have {made.op} of {name}")
         if waves:
             console.print(f"waves: {waves}", highlight=False, soft_wrap=True)
         if pcap:
@@ -184,28 +231,76 @@ def run(
             io.write_ranks(output, result.outputs)
 
 
-def _collective(
-    device: str, params: SystemParams, options: dict[str, Any], data: list[Any], dtype: str, op: str, in_place: bool,
-    deadline: int | None,
-) -> Result:  # fmt: skip
-    with open_device(device, params, **options) as d, Communicator(d, deadline=deadline) as comm:
-        return comm.all_reduce([x.copy() for x in data], dtype=dtype, op=op, in_place=in_place)
+def _integral(factor: float, dtype: str) -> float | int:
+    return int(factor) if DTYPES[dtype].kind in ("int", "uint") and factor == int(factor) else factor
+
+
+def _count_of(collective: str, given: list[Any], ranks: int) -> int:
+    """Elements of a block, where blocks are even."""
+    return given[0].size // ranks if collective in ("reduce_scatter", "scatter", "all_to_all") else given[0].size
+
+
+def _plan_of(
+    params: SystemParams, collective: str, ranks: int, count: int, dtype: str, op: str, in_place: bool, root: int, splits: str | None,
+    algorithm: str | None, groups: str | None, fixed_order: bool,
+) -> Plan:  # fmt: skip
+    """The plan that the options ask for, proved."""
+    sizes = tuple(x for row in _rows("--splits", splits) for x in row)
+    if sizes and collective not in SPLIT:
+        raise UsageError(f"--splits with {collective}; expected one of {', '.join(c for c in SPLIT if c in NAMED)}")
+    if sizes and collective in MATRIX and len(sizes) != ranks * ranks:
+        raise UsageError(f"--splits {splits}: {len(sizes)} sizes; expected {ranks} rows of {ranks}")
+    return make_plan(
+        params, collective, ranks, 0 if sizes else count, dtype, op if collective in REDUCING else "", in_place, root, sizes, algorithm,
+        _rows("--groups", groups) or None, fixed_order,
+    ).plan  # fmt: skip
+
+
+def _collective(device: str, params: SystemParams, options: dict[str, Any], plan: Plan, given: list[Any], asked: dict[str, Any]) -> Result:
+    name, n = plan.collective, plan.ranks
+    send: list[Any] = [x.copy() for x in given]
+    if plan.in_place and name in ("all_gather", "gather"):
+        for r in range(n):
+            if name == "all_gather" or r == plan.root:
+                sizes = [b.length // plan.itemsize for b in plan.layout.outputs[r]]
+                whole = np.zeros(sum(sizes), given[r].dtype)
+                whole[sum(sizes[:r]) :][: sizes[r]] = given[r]
+                send[r] = whole
+    if plan.in_place and name == "broadcast":
+        send = [x.copy() if r == plan.root else np.zeros_like(given[plan.root]) for r, x in enumerate(send)]
+    kw: dict[str, Any] = asked | {"dtype": plan.dtype}
+    kw |= {"root": plan.root} if name in ROOTED else {}
+    kw |= {} if name == "barrier" else {"in_place": plan.in_place}
+    if plan.splits:
+        rows = [list(plan.splits[r * n : (r + 1) * n]) for r in range(n)] if name in MATRIX else list(plan.splits)
+        kw |= {"send_splits" if name in MATRIX else "splits": rows}
+        name += "_v"
+    with open_device(device, params, **options) as d, Communicator(d) as comm:
+        if name == "barrier":
+            return comm.barrier(deadline=kw["deadline"], algorithm=kw["algorithm"])
+        result: Result = getattr(comm, name)(send, **kw)
+        return result
 
 
 @app.command()
 def plan(
     collective: Collective,
     ranks: Ranks = 4,
-    nbytes: Annotated[int, typer.Option("--bytes", min=0, help="bytes of one rank's vector")] = 1 << 20,
+    nbytes: Annotated[int, typer.Option("--bytes", min=0, help="bytes of one rank's vector, or block")] = 1 << 20,
     dtype: DType = None,
     op: Op = "sum",
+    algorithm: Algorithm = None,
+    root: Root = 0,
+    splits: Splits = None,
+    groups: GroupsOf = None,
+    fixed_order: Fixed = False,
     in_place: Annotated[bool, typer.Option("--in-place")] = False,
     config_name: Config = "tiny",
     json_out: JsonOut = None,
 ) -> None:
     """Build a plan, prove it, and show what each rank does."""
     with _errors():
-        _choice("collective", collective, COLLECTIVES)
+        _choice("collective", collective, NAMED)
         _choice("op", op, OPS)
         name = dtype or "float32"
         _choice("dtype", name, tuple(DTYPES))
@@ -213,7 +308,7 @@ def plan(
             raise UsageError(f"--bytes {nbytes} is not a multiple of {itemsize(name)}, the size of {name}")
         params = _machine(config_name, ranks)
         _files(json_out=json_out)
-        made = make_plan(params, ranks, nbytes // itemsize(name), name, op, in_place)
+        made = _plan_of(params, collective, ranks, nbytes // itemsize(name), name, op, in_place, root, splits, algorithm, groups, fixed_order)
         _show(made, _console(json_out), plan_bound(made, params))
         if json_out:
             _emit(json_out, made.to_json())
@@ -236,11 +331,12 @@ def prove_command(file: Annotated[Path, typer.Argument(help="plan as `hccl plan 
 
 def _show(made: Plan, console: Console, bound: int | None) -> None:
     report = prove(made)
-    table = Table(title=f"{made.collective} {made.op} {made.dtype}, {made.count} elements ({made.nbytes} bytes), {made.algorithm}")
-    for column in ("rank", "send", "recv", "reduce", "copy", "bytes sent"):
-        table.add_column(column, justify="right")
+    table = Table(title=f"{made.collective} {made.op} {made.dtype}, {made.count} elements ({made.nbytes} bytes), {made.algorithm}".replace("  ", " "))
+    columns = ["rank", "send", "recv", "reduce", "copy", *(["scale"] if made.op == "premul_sum" else []), "sent_bytes"]
+    for column in columns:
+        table.add_column(column.replace("sent_bytes", "bytes sent"), justify="right")
     for row in made.summary():
-        table.add_row(*(str(row[k]) for k in ("rank", "send", "recv", "reduce", "copy", "sent_bytes")))
+        table.add_row(*(str(row[k]) for k in columns))
     console.print(table)
     console.print(f"channels {made.channels}, slots {made.slots} of {made.slot_bytes} bytes, scratch {made.scratch_bytes} bytes")
     if bound is not None:
@@ -249,6 +345,10 @@ def _show(made: Plan, console: Console, bound: int | None) -> None:
         f"proved: {report.operations} operations, {report.messages} messages, at most {report.rq_depth} receives posted and "
         f"{report.sq_depth} sends outstanding on a queue pair"
     )
+    if made.order:
+        console.print(f"order: {made.order}", markup=False)
+    if made.host_ops:
+        console.print(f"by the host: {made.host_ops} reductions: near-memory compute does not have {made.op} of {made.dtype}")
     for start, end, text in report.expressions[:8]:
         console.print(f"bytes {start} … {end}: {text}", markup=False)
     if len(report.expressions) > 8:

@@ -8,40 +8,54 @@ At = tuple[int, int, int, int]  # an access: channel, chain, position in the cha
 
 
 class Values:
-    """Expressions over the inputs, each stored once: id -> ranks it holds (a bit mask), scaled, text."""
+    """Expressions over the inputs, each stored once: id -> ranks it holds (a bit mask), scaled, premultiplied, text."""
 
     def __init__(self, ranks: int):
         self.mask = [1 << r for r in range(ranks)]
         self.scaled = [False] * ranks
+        self.premultiplied = [False] * ranks
         self.children: list[tuple[int, int] | None] = [None] * ranks
+        self.names = [f"x{r}" for r in range(ranks)]
         self.ids: dict[tuple[int, int, bool], int] = {}
 
+    def _new(self, key: tuple[int, int, bool], mask: int, premultiplied: bool, name: str = "", children: tuple[int, int] | None = None) -> int:
+        if key not in self.ids:
+            self.ids[key] = len(self.mask)
+            self.mask.append(mask)
+            self.scaled.append(key[2])
+            self.premultiplied.append(premultiplied)
+            self.children.append(children)
+            self.names.append(name)
+        return self.ids[key]
+
+    def premultiply(self, a: int) -> int:
+        """Raises: ValueError: not an input as it came."""
+        if self.children[a] is not None or self.premultiplied[a]:
+            raise ValueError(f"a factor on {self.text(a)}")
+        return self._new((a, -1, False), self.mask[a], True, f"f{a}·x{a}")
+
     def combine(self, a: int, b: int, scale: bool) -> int:
-        """Raises: ValueError: a rank would count twice, or an operand is already scaled."""
+        """Raises: ValueError: a rank would count twice, an operand is already scaled, or only one is premultiplied."""
         both = self.mask[a] & self.mask[b]
         if both:
             raise ValueError(f"the contribution of rank {(both & -both).bit_length() - 1} is counted twice")
         if self.scaled[a] or self.scaled[b]:
             raise ValueError("an operand is already scaled")
-        key = (min(a, b), max(a, b), scale)
-        if key not in self.ids:
-            self.ids[key] = len(self.mask)
-            self.mask.append(self.mask[a] | self.mask[b])
-            self.scaled.append(scale)
-            self.children.append((a, b))
-        return self.ids[key]
+        if self.premultiplied[a] != self.premultiplied[b]:
+            raise ValueError("one operand lacks its factor")
+        return self._new((min(a, b), max(a, b), scale), self.mask[a] | self.mask[b], self.premultiplied[a], children=(a, b))
 
     def text(self, v: int) -> str:
         kids = self.children[v]
         if kids is None:
-            return f"x{v}"
+            return self.names[v]
         # Left operands nest as deep as there are ranks; unroll them.
         terms = []
         while kids is not None:
             a, b = kids
             terms.append(self.text(b))
             v, kids = a, self.children[a]
-        head = f"x{v}"
+        head = self.names[v]
         for t in reversed(terms):
             head = f"({head} op {t})"
         return head

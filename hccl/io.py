@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.numeric.convert import narrow, widen
+from hccl.dtypes import DTYPES
 from hccl.errors import UsageError
-from hccl.plan import DTYPES
 
 Array = NDArray[Any]
 
@@ -32,6 +32,7 @@ SAFETENSORS = {
     "F64": ("float64", "<f8"), "F32": ("float32", "<f4"), "F16": ("float16", "<f2"), "BF16": ("bfloat16", "<u2"),
     "I64": ("int64", "<i8"), "I32": ("int32", "<i4"), "I16": ("int16", "<i2"), "I8": ("int8", "i1"), "U8": ("uint8", "u1"),
 }  # fmt: skip
+CONVERTED = tuple(name for name, t in DTYPES.items() if t.kind in ("int", "uint") or name in ("float16", "bfloat16", "float32", "float64"))
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
 
@@ -129,16 +130,19 @@ def convert(array: Array, source: str, target: str, where: str) -> Array:
     """Values of `array`, of type `source`, in type `target`: rounded once, to nearest even; overflow gives infinity.
 
     Raises:
-        UsageError: floats to int32, or integers that do not fit exactly where they have to.
+        UsageError: floats to integers, integers that do not fit exactly where they have to, or types that are not converted.
     """
     if source == target:
         return array
-    if target == "int32":
-        if source == "bfloat16" or array.dtype.kind not in "iu":
-            raise UsageError(f"{where}: {source} to int32 would drop fractions; expected integers")
-        if array.size and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
-            raise UsageError(f"{where}: values beyond int32; expected -2^31 to 2^31 - 1")
-        return array.astype(np.int32)
+    if target not in CONVERTED or source not in CONVERTED:
+        raise UsageError(f"{where}: {source} to {target} is no conversion; expected types among {', '.join(CONVERTED)}")
+    if DTYPES[target].kind in ("int", "uint"):
+        if DTYPES[source].kind not in ("int", "uint"):
+            raise UsageError(f"{where}: {source} to {target} would drop fractions; expected integers")
+        info = np.iinfo(target)
+        if array.size and (int(array.min()) < info.min or int(array.max()) > info.max):
+            raise UsageError(f"{where}: values beyond {target}; expected {info.min} to {info.max}")
+        return array.astype(target)
     if source in ("bfloat16", "float16"):
         codes = np.ascontiguousarray(array).view(np.uint16)
         bits = widen(codes, source)
@@ -148,6 +152,9 @@ def convert(array: Array, source: str, target: str, where: str) -> Array:
         if array.dtype.kind in "iu" and array.size and max(abs(int(array.min())), abs(int(array.max()))) > 1 << 53:
             raise UsageError(f"{where}: integers beyond 2^53; expected values a float64 holds exactly")
         bits = _round_to_odd(array.astype(np.float64)) if target != "float32" else array.astype(np.float32).view(np.uint32)
+    if target == "float64":
+        exact = array if DTYPES[source].kind in ("int", "uint") else bits.view(np.float32)
+        return exact.astype(np.float64).reshape(array.shape)
     out = narrow(bits, target)
     return out.view({"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16}[target]).reshape(array.shape)
 

@@ -9,13 +9,14 @@ Queue pairs: one per channel, peer and direction, numbered from 0 in the order o
 """
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from hccl.arith import ROP, scale_bits
+from hccl.dtypes import engine_of
 from hccl.errors import PlanError, UsageError
-from hccl.plan import DTYPES, ChunkOp, Plan, Ref
+from hccl.plan import ChunkOp, Plan, Ref
 from spec.packet import FIRST_QP
 from spec.params import NodeParams
 from spec.registers import Access
@@ -24,7 +25,6 @@ from spec.wqe import CQE_BYTES, WQE, WQE_BYTES, Flag, Op, ReduceOp
 ALIGN = 4096  # buffers begin at page boundaries: no burst of one crosses into another
 DONE_WR_ID = 0xFFFF_FFFF  # of the last NOOP of a queue
 NOOP_WR_ID = 0xFFFF_FFFE  # of a NOOP that only waits
-ROP = {"sum": ReduceOp.SUM, "avg": ReduceOp.SUM, "min": ReduceOp.MIN, "max": ReduceOp.MAX}
 SEND_DIR, RECV_DIR = 0, 1
 
 
@@ -40,7 +40,8 @@ class Region:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryMap:
-    """The same on every node. Regions of no size have no memory region registered."""
+    """Where everything lies: the same on every node. `input`, `output` and `scratch` have room for the largest of any rank; in place the bytes that
+    input and output share are in `output`. `places` are each rank's own buffers, exactly their bytes."""
 
     input: Region
     output: Region
@@ -48,9 +49,10 @@ class MemoryMap:
     rings: tuple[Region, ...]  # one work ring per queue used
     completions: Region
     end: int
+    places: tuple[dict[str, Region], ...]
 
-    def region(self, buffer: str) -> Region:
-        return {"input": self.input, "output": self.output, "scratch": self.scratch}[buffer]
+    def address(self, rank: int, ref: Ref) -> int:
+        return self.places[rank][ref.buffer].base + ref.offset
 
     def table(self) -> list[Region]:
         same = self.input is self.output
@@ -80,16 +82,27 @@ def memory_map(plan: Plan, node: NodeParams, wqes: list[int]) -> MemoryMap:
     sizes = [_power_of_two(n) for n in wqes]
     rings = tuple(place(f"work ring {q}", n * WQE_BYTES) for q, n in enumerate(sizes))
     completions = place("completion ring", _power_of_two(sum(sizes)) * CQE_BYTES)
-    output = place("output", plan.nbytes, Access.LOCAL_WRITE)
-    source = output if plan.in_place else place("input", plan.nbytes)
+    ranks, alias = range(plan.ranks), plan.layout.alias
+    have, want = ([plan.buffer_bytes(name, r) for r in ranks] for name in ("input", "output"))
+    shift = [min(0, alias[r] or 0) for r in ranks]  # of the output's beginning in what it shares with the input
+    output = place("output", max(max(want[r], (alias[r] or 0) + have[r] if alias[r] is not None else 0) - shift[r] for r in ranks), Access.LOCAL_WRITE)
+    apart = [have[r] for r in ranks if alias[r] is None]
+    source = place("input", max(apart)) if apart else output
     scratch = place("scratch", plan.scratch_bytes, Access.LOCAL_WRITE)
     if at > node.mem.size_bytes:
-        parts = ", ".join(f"{r.name} {r.size}" for r in (source, output, scratch))
+        parts = ", ".join(f"{r.name} {r.size}" for r in dict.fromkeys((source, output, scratch)))
         raise UsageError(
             f"{plan.collective} of {plan.nbytes} bytes needs {at} bytes of memory on every node ({parts}, rings); "
             f"expected at most MemParams.size_bytes = {node.mem.size_bytes}"
         )
-    return MemoryMap(input=source, output=output, scratch=scratch, rings=rings, completions=completions, end=at)
+    places = []
+    for r in ranks:
+        begin = source.base if alias[r] is None else output.base + (alias[r] or 0) - shift[r]
+        places.append({
+            "input": Region(name="input", base=begin, size=have[r]),
+            "output": Region(name="output", base=output.base - shift[r], size=want[r], access=Access.LOCAL_WRITE), "scratch": scratch,
+        })  # fmt: skip
+    return MemoryMap(input=source, output=output, scratch=scratch, rings=rings, completions=completions, end=at, places=tuple(places))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,12 +178,17 @@ def order(ops: tuple[ChunkOp, ...], window: int) -> list[tuple[int | None, int]]
     return out
 
 
-def lower(plan: Plan, node: NodeParams, keys: Mapping[str, int], *, least: Sequence[int] = ()) -> Lowered:
+def lower(
+    plan: Plan, node: NodeParams, keys: Mapping[str, int] | Sequence[Mapping[str, int]], *, least: Sequence[int] = (), factors: Sequence[int] = (),
+    whole: Plan | None = None,
+) -> Lowered:  # fmt: skip
     """WQEs of every rank.
 
     Args:
-        keys: lkey of "input", "output" and "scratch", equal on all ranks.
+        keys: lkey of "input", "output" and "scratch", per rank or equal on all.
         least: bytes every work ring has at least (rings already made stay where they are when they are large enough).
+        whole: the plan that this is a stage of, whose queue pairs are connected.
+        factors: binary32 pattern of each rank's factor, for a premul_sum.
 
     Raises:
         UsageError: more channels, queue pairs or memory than the node has. PlanError: a dependency that cannot be expressed.
@@ -189,13 +207,15 @@ def lower(plan: Plan, node: NodeParams, keys: Mapping[str, int], *, least: Seque
     where = memory_map(plan, node, [max(n, h) for n, h in zip_longest(wqes, have, fillvalue=0)])
     counts: dict[str, int] = {}
     queues = []
+    rows = [keys] * plan.ranks if isinstance(keys, Mapping) else keys
     for rank in range(plan.ranks):
-        ends = endpoints(plan, rank)
+        ends = endpoints(whole or plan, rank)
         if len(ends) > node.nic.qps - FIRST_QP:
             raise UsageError(f"plan needs {len(ends)} queue pairs on rank {rank}; expected at most {node.nic.qps - FIRST_QP}")
         row = []
         for channel, ops in enumerate(plan.programs[rank]):
-            q = _queue(plan, channel, ops, orders[rank][channel], where, keys, ends)
+            factor = factors[rank] if factors else 0
+            q = _queue(plan, rank, ops, orders[rank][channel], where, rows[rank], {k: e for k, e in ends.items() if k[0] == channel}, factor)
             for w in q.wqes:
                 name = Op(w["opcode"]).name
                 counts[name] = counts.get(name, 0) + 1
@@ -204,22 +224,19 @@ def lower(plan: Plan, node: NodeParams, keys: Mapping[str, int], *, least: Seque
     return Lowered(plan=plan, map=where, queues=tuple(queues), counts=counts)
 
 
-def scale_bits(ranks: int) -> int:
-    """binary32 nearest 1/ranks."""
-    return int.from_bytes(struct.pack("<f", 1.0 / ranks), "little")
-
-
 def _queue(
-    plan: Plan, channel: int, ops: tuple[ChunkOp, ...], places: list[tuple[int | None, int]], where: MemoryMap,
-    keys: Mapping[str, int], ends: Mapping[tuple[int, int, int], Endpoint],
+    plan: Plan, rank: int, ops: tuple[ChunkOp, ...], places: list[tuple[int | None, int]], where: MemoryMap,
+    keys: Mapping[str, int], ends: Mapping[tuple[int, int, int], Endpoint], factor: int,
 ) -> Queue:  # fmt: skip
+    qpns = {(e.direction, e.peer): e.qpn for e in ends.values()}
+
     def addr(ref: Ref | None) -> int:
         assert ref is not None
-        return where.region(ref.buffer).base + ref.offset
+        return where.address(rank, ref)
 
     def key(ref: Ref | None) -> int:
         assert ref is not None
-        return keys["output" if ref.buffer == "input" and plan.in_place else ref.buffer]
+        return keys[ref.buffer]
 
     wqes: list[dict[str, int]] = []
     early = 0
@@ -231,19 +248,25 @@ def _queue(
         w: dict[str, int] = {"wqe_sync": sync, "wr_id": i, "length": op.length}
         if op.kind == "send":
             w |= {"opcode": Op.SEND, "addr_a": addr(op.a), "lkey": key(op.a)}
-            w["qpn"] = ends[channel, SEND_DIR, op.peer or 0].qpn
+            w["qpn"] = qpns[SEND_DIR, op.peer or 0]
         elif op.kind == "recv":
             w |= {"opcode": Op.RECV, "addr_d": addr(op.d), "lkey": key(op.d)}
-            w["qpn"] = ends[channel, RECV_DIR, op.peer or 0].qpn
+            w["qpn"] = qpns[RECV_DIR, op.peer or 0]
             if early == len(wqes) and not sync:
                 early += 1
         elif op.kind == "copy":
             w |= {"opcode": Op.COPY, "addr_a": addr(op.a), "addr_d": addr(op.d)}
         else:
-            w |= {"opcode": Op.REDUCE, "addr_a": addr(op.a), "addr_b": addr(op.b), "addr_d": addr(op.d)}
-            w |= {"rop": ROP[plan.op], "dtype": DTYPES[plan.dtype]}
+            engine = engine_of(plan.dtype, plan.op, op.scale or op.kind == "scale")
+            if engine is None:
+                raise PlanError(f"op {i}, {op}, of {plan.dtype} {plan.op}", "what near-memory compute can do: the rest is the host's (hccl.stages)")
+            w |= {"opcode": Op.REDUCE, "addr_a": addr(op.a), "addr_d": addr(op.d), "dtype": engine}
+            if op.kind == "scale":  # the larger of a number and itself, times the factor
+                w |= {"addr_b": addr(op.a), "rop": ReduceOp.MAX, "flags": int(Flag.SCALE), "scale": factor}
+            else:
+                w |= {"addr_b": addr(op.b), "rop": ROP[plan.op]}
             if op.scale:
-                w |= {"flags": int(Flag.SCALE), "scale": scale_bits(plan.ranks)}
+                w |= {"flags": int(Flag.SCALE), "scale": scale_bits(1 / plan.ranks)}
         wqes.append(w)
     wqes.append({"opcode": Op.NOOP, "flags": int(Flag.SYNC | Flag.SIGNALED | Flag.EVENT), "wr_id": DONE_WR_ID})
     return Queue(wqes=tuple(wqes), ops=(*(i for i, _ in places), None), early=early)

@@ -5,26 +5,28 @@ issues when the one before it has issued and everything in its `deps` is done. `
 `recv` when the data is in memory, `reduce` and `copy` when the result is. The i-th send of a rank to a peer on a channel
 meets the i-th recv of that peer from the rank on the same channel.
 
-Offsets and lengths are bytes. With `in_place` the input buffer *is* the output buffer. The scratch buffer of a channel is
-divided into `slots` of `slot_bytes`: slot `k` of channel `c` starts at ``(c * slots + k) * slot_bytes``.
+Offsets and lengths are bytes; what the buffers of a collective hold, and where they coincide with `in_place`, says `hccl.layout`. Scratch begins
+with the slots of the channels, `slots` of `slot_bytes` each: slot `k` of channel `c` starts at ``(c * slots + k) * slot_bytes``. Behind
+them are `work_bytes` for whatever else the algorithm keeps.
 """
 from __future__ import annotations
 
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
+from hccl.dtypes import DTYPES, OPS, engine_of
 from hccl.errors import PlanError
-from spec.wqe import DTYPE_BYTES, DType
+from hccl.layout import MATRIX, Layout, layout, lengths_of
 
-KINDS = ("send", "recv", "reduce", "copy")
+__all__ = ["BUFFERS", "DTYPES", "KINDS", "OPS", "VERSION", "ChunkOp", "Plan", "Ref"]
+KINDS = ("send", "recv", "reduce", "copy", "scale")
 BUFFERS = ("input", "output", "scratch")
-OPS = ("sum", "min", "max", "avg")
-DTYPES: dict[str, DType] = {d.name.lower(): d for d in DType}
 VERSION = 1
 
-Kind = Literal["send", "recv", "reduce", "copy"]
+Kind = Literal["send", "recv", "reduce", "copy", "scale"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,11 @@ class ChunkOp:
     recv                         `d`, from `peer`
     reduce   `a` and `b`         `d` = `a` op `b`
     copy     `a`                 `d`
+    scale    `a`                 `d` = `a` times the rank's factor (premul_sum)
     =======  ==================  ==========================
 
     `chunk` and `slice` say which part of the vector it carries (both ends of a message must agree), `step` the algorithm's
-    step, `slot` the scratch slot it uses, `scale` that the result is multiplied by ``1/ranks`` (averages).
+    step, `slot` the scratch slot it uses, `scale` that the result of the reduce is the average's last sum: it is divided by the number of ranks.
     """
 
     kind: Kind
@@ -81,10 +84,11 @@ class Plan:
     """A whole collective.
 
     Args:
-        collective, algorithm, op, dtype, count, ranks, in_place: what is computed; `count` elements per rank.
+        collective, algorithm, op, dtype, count, ranks, in_place, root, splits: what is computed (`hccl.layout`).
         order: the order of reduction, in words.
+        groups: of a hierarchical algorithm: the ranks of each group.
         channels: work queues used; every rank has this many lists in `programs`.
-        slots, slot_bytes: scratch of each channel.
+        slots, slot_bytes, work_bytes: scratch.
         window: operations of a queue that may be issued and not retired (in order), recvs posted ahead included.
         rq_depth, sq_depth: receives and sends that may be outstanding on a queue pair.
         programs: ``programs[rank][channel]``, the ordered operations.
@@ -97,10 +101,14 @@ class Plan:
     count: int
     ranks: int
     in_place: bool = False
+    root: int = 0
+    splits: tuple[int, ...] = ()
+    groups: tuple[tuple[int, ...], ...] = ()
     order: str = ""
     channels: int = 1
     slots: int = 0
     slot_bytes: int = 0
+    work_bytes: int = 0
     window: int = 32
     rq_depth: int = 32
     sq_depth: int = 32
@@ -108,19 +116,35 @@ class Plan:
 
     @property
     def itemsize(self) -> int:
-        return DTYPE_BYTES[DTYPES[self.dtype]]
+        return DTYPES[self.dtype].size
 
-    @property
+    @cached_property
+    def layout(self) -> Layout:
+        """Raises: PlanError: splits or an in-place form that the collective does not have."""
+        return layout(self.collective, self.ranks, self.count, self.itemsize, self.root, self.splits, self.in_place)
+
+    @cached_property
     def nbytes(self) -> int:
-        """Bytes of the vector of one rank."""
-        return self.count * self.itemsize
+        """Bytes of the vector; of an all-to-all: of the largest input of a rank."""
+        lengths = lengths_of(self.collective, self.ranks, self.count, self.splits, self.itemsize)
+        if self.collective in MATRIX:
+            return max(sum(lengths[r * self.ranks : (r + 1) * self.ranks]) for r in range(self.ranks))
+        return sum(lengths)
 
     @property
     def scratch_bytes(self) -> int:
-        return self.channels * self.slots * self.slot_bytes
+        return self.channels * self.slots * self.slot_bytes + self.work_bytes
 
-    def buffer_bytes(self, name: str) -> int:
-        return self.scratch_bytes if name == "scratch" else self.nbytes
+    def buffer_bytes(self, name: str, rank: int) -> int:
+        return self.scratch_bytes if name == "scratch" else self.layout.bytes(name, rank)
+
+    def on_host(self, op: ChunkOp) -> bool:
+        """It is arithmetic that near-memory compute does not have."""
+        return op.kind in ("reduce", "scale") and engine_of(self.dtype, self.op, op.scale or op.kind == "scale") is None
+
+    @cached_property
+    def host_ops(self) -> int:
+        return sum(self.on_host(o) for p in self.programs for ops in p for o in ops)
 
     def slot_offset(self, channel: int, slot: int) -> int:
         return (channel * self.slots + slot) * self.slot_bytes
@@ -145,6 +169,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         head = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "programs"}
+        head |= {"splits": list(self.splits), "groups": [list(g) for g in self.groups]}
         return {"version": VERSION, **head, "programs": [[[_op_dict(o) for o in ops] for ops in p] for p in self.programs]}
 
     def to_json(self, indent: int | None = None) -> str:
@@ -165,9 +190,11 @@ class Plan:
                 where = f"programs[{rank}][{channel}]"
                 lists.append(tuple(_op_from(o, f"{where}[{i}]") for i, o in enumerate(_want(ops, list, where))))
             programs.append(tuple(lists))
-        kinds = {"collective": str, "algorithm": str, "op": str, "dtype": str, "order": str, "in_place": bool}
+        kinds = {"collective": str, "algorithm": str, "op": str, "dtype": str, "order": str, "in_place": bool, "splits": list, "groups": list}
         for name, value in data.items():
             _want(value, kinds.get(name, int), name)
+        data["splits"] = tuple(_want(n, int, "splits") for n in data.get("splits", []))
+        data["groups"] = tuple(tuple(_want(r, int, "groups") for r in _want(g, list, "groups")) for g in data.get("groups", []))
         return cls(**data, programs=tuple(programs))
 
     @classmethod

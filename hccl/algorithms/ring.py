@@ -22,14 +22,12 @@ import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hccl.algorithms.ranges import chunk_bounds
+from hccl.dtypes import check_reduction, itemsize
 from hccl.errors import UsageError
-from hccl.plan import DTYPES, OPS, ChunkOp, Plan, Ref
-from spec.wqe import DTYPE_BYTES
+from hccl.plan import ChunkOp, Plan, Ref
+from hccl.schedule import COPY_MAX, UNIT, slice_bytes
 
-UNIT = 64
-SLICE_MAX = 32 << 10  # bytes, as long as a channel then has no more than SLICES_MAX slices of a chunk
-SLICES_MAX = 16
-COPY_MAX = 1 << 30
 SLOTS = 8
 LEAD = 4
 
@@ -45,23 +43,6 @@ class Piece:
 
     offset: int
     length: int
-
-
-def chunk_bounds(nbytes: int, ranks: int) -> list[int]:
-    """The ``ranks + 1`` byte offsets between chunks."""
-    units = -(-nbytes // UNIT)
-    return [min(nbytes, -(-units * c // ranks) * UNIT) for c in range(ranks + 1)]
-
-
-def slice_bytes(chunk: int, channels: int, mtu: int) -> int:
-    """Bytes of a slice for chunks of at most `chunk` bytes: whole packets, at least one.
-
-    One slice a channel is enough to keep the link busy while another is reduced, and long slices cost the fewest fixed
-    latencies; past SLICE_MAX the last slice's own time shows at the end, so there are more of them.
-    """
-    want = min(-(-chunk // channels), SLICE_MAX)
-    want = max(want, -(-chunk // (channels * SLICES_MAX)), 1)
-    return -(-want // mtu) * mtu
 
 
 def all_reduce(
@@ -85,12 +66,7 @@ def all_reduce(
     Raises:
         UsageError: an argument out of range, an unknown dtype or op, or an average of integers.
     """
-    if dtype not in DTYPES:
-        raise UsageError(f"all_reduce: dtype {dtype!r} is not supported; expected one of {', '.join(DTYPES)}")
-    if op not in OPS:
-        raise UsageError(f"all_reduce: op {op!r} is not supported; expected one of {', '.join(OPS)}")
-    if op == "avg" and dtype == "int32":
-        raise UsageError("all_reduce: avg of int32 is not supported (1/n is no integer); expected sum, min or max")
+    check_reduction("all_reduce", dtype, op)
     for name, value, low in (("ranks", ranks, 1), ("count", count, 0), ("channels", channels, 1)):
         if not isinstance(value, int) or value < low:
             raise UsageError(f"all_reduce: {name} = {value!r}; expected an integer of at least {low}")
@@ -101,7 +77,7 @@ def all_reduce(
     if slots < 1:
         raise UsageError(f"all_reduce: window = {window}, rq_depth = {rq_depth}; expected room for one slot")
 
-    nbytes = count * DTYPE_BYTES[DTYPES[dtype]]
+    nbytes = count * itemsize(dtype)
     head = Plan(
         collective="all_reduce", algorithm="ring", op=op, dtype=dtype, count=count, ranks=ranks, in_place=in_place,
         order=ORDER, window=window, rq_depth=rq_depth, sq_depth=sq_depth,

@@ -67,15 +67,15 @@ def test_plan_and_prove(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        (["run", "all_gather"], "collective 'all_gather' is not known; expected one of all_reduce"),
-        (["run", "all_reduce", "--op", "prod"], "op 'prod' is not known"),
+        (["run", "all_get"], "collective 'all_get' is not known; expected one of all_reduce"),
+        (["run", "all_reduce", "--op", "mean"], "op 'mean' is not known"),
         (["run", "all_reduce", "--dtype", "float8"], "dtype 'float8' is not known"),
         (["run", "all_reduce", "--device", "gpu"], "device 'gpu' is not known; expected one of golden, rtl"),
         (["run", "all_reduce", "--input", "/nowhere/x.npz"], "/nowhere/x.npz: no such file"),
         (["run", "all_reduce", "--drop", "0.1"], "expected --device rtl"),
         (["run", "all_reduce", "--count", "1100000"], "MemParams.size_bytes"),
         (["run", "all_reduce", "--config", "huge"], "unknown configuration 'huge'; known: tiny"),
-        (["run", "all_reduce", "--dtype", "int32", "--op", "avg"], "avg of int32"),
+        (["run", "all_reduce", "--dtype", "bool", "--op", "avg"], "avg of bool"),
         (["run", "all_reduce", "--deadline", "3"], "not done within 3 steps"),
         (["run", "all_reduce", "--json", "/nowhere/x"], "/nowhere/x: No such file"),
         (["plan", "all_reduce", "--bytes", "1023"], "--bytes 1023 is not a multiple of 4"),
@@ -104,14 +104,14 @@ def test_a_missing_simulator_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_wrong_bits_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = cli.ring_all_reduce
+    real = cli.expected
 
     def wrong(*args):
         out = real(*args)
-        out[8] ^= 1
+        out[0][8] ^= 1
         return out
 
-    monkeypatch.setattr(cli, "ring_all_reduce", wrong)
+    monkeypatch.setattr(cli, "expected", wrong)
     result = runner.invoke(cli.app, ["run", "all_reduce", "--count", "16", "--check", "--output", str(tmp_path / "x.npz")])
     assert not list(tmp_path.iterdir())  # no file of wrong results
     assert result.exit_code == 1 and "differ" in result.stdout and "rank 0 element 2" in result.stderr

@@ -77,7 +77,7 @@ def test_a_queue_never_starts_an_operation_early(data) -> None:
 
 def test_scale_is_the_nearest_binary32() -> None:
     for n in range(1, 1025):
-        bits = scale_bits(n)
+        bits = scale_bits(1 / n)
         here, *around = (Fraction(float(np.uint32(b).view(np.float32))) for b in (bits, bits - 1, bits + 1))
         assert all(abs(here - Fraction(1, n)) < abs(x - Fraction(1, n)) for x in around)
 

@@ -5,10 +5,12 @@ import json
 
 import pytest
 
-from hccl.algorithms.ring import all_reduce, chunk_bounds, slice_bytes
+from hccl.algorithms.ranges import chunk_bounds
+from hccl.algorithms.ring import all_reduce
 from hccl.errors import PlanError
 from hccl.plan import Plan
 from hccl.proof import prove
+from hccl.schedule import slice_bytes
 
 
 def test_json_round_trip() -> None:

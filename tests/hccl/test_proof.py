@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hccl.algorithms.ring import all_reduce, chunk_bounds
+from hccl.algorithms.ranges import chunk_bounds
+from hccl.algorithms.ring import all_reduce
 from hccl.errors import PlanError, UsageError
 from hccl.plan import ChunkOp, Plan, Ref
 from hccl.proof import prove
@@ -281,8 +282,9 @@ def test_queue_depths() -> None:
 @pytest.mark.parametrize(
     ("kw", "match"),
     [
-        ({"collective": "all_to_all"}, "all_to_all"), ({"op": "prod"}, "prod"), ({"dtype": "int8"}, "int8"), ({"count": -1}, "count"),
-        ({"ranks": 4}, "programs for 3 ranks"), ({"channels": 3}, "2 channels"), ({"dtype": "int32", "op": "avg"}, "average of int32"),
+        ({"collective": "all_to_some"}, "all_to_some"), ({"op": "mean"}, "mean"), ({"dtype": "int7"}, "int7"), ({"count": -1}, "count"),
+        ({"ranks": 4}, "programs for 3 ranks"), ({"channels": 3}, "2 channels"), ({"dtype": "bool", "op": "avg"}, "avg of bool"),
+        ({"collective": "all_gather"}, "op 'sum' in all_gather"), ({"root": 1}, "root is 1"), ({"splits": (1, 2, 3)}, "splits are .1, 2, 3."),
     ],
 )  # fmt: skip
 def test_head(kw: dict, match: str) -> None:
@@ -303,8 +305,8 @@ def test_operations(kw: dict, match: str) -> None:
 @pytest.mark.parametrize(
     ("kw", "match"),
     [
-        ({"ranks": 0}, "ranks = 0"), ({"count": -1}, "count = -1"), ({"dtype": "float64"}, "float64"), ({"op": "prod"}, "prod"),
-        ({"dtype": "int32", "op": "avg"}, "avg of int32"), ({"channels": 0}, "channels"), ({"slice_size": 100}, "multiple of 64"),
+        ({"ranks": 0}, "ranks = 0"), ({"count": -1}, "count = -1"), ({"dtype": "float65"}, "float65"), ({"op": "mean"}, "mean"),
+        ({"dtype": "bool", "op": "avg"}, "avg of bool"), ({"channels": 0}, "channels"), ({"slice_size": 100}, "multiple of 64"),
     ],
 )  # fmt: skip
 def test_ring_arguments(kw: dict, match: str) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from hccl import Communicator, open_device
-from hccl.communicator import COUNTERS, Result
 from hccl.devices.base import Device
 from hccl.errors import CollectiveError, CollectiveTimeout, MismatchError
+from hccl.executor import COUNTERS
+from hccl.result import Result
 from hccl.verbs import Context, connect
 from spec.packet import FIRST_QP
 from spec.params import config
@@ -282,7 +283,7 @@ def test_memory_that_is_not_registered(region: str, what: str, rtl: Device) -> N
     comm = Communicator(rtl, 4)
     case = (4, "float32", "sum", 5003, False)
     run(comm, case, np.random.default_rng(0))
-    rtl.write_reg(2, "mr_size", comm._mrs[2][region].index, 0)
+    rtl.write_reg(2, "mr_size", comm.executor.mrs[2][region].index, 0)
     start, at = rtl.cycles, f"{region}[+]\\d+ at 0x[0-9a-f]+"
     with pytest.raises(CollectiveError, match=f"failed: rank 2 channel .: {what} of chunk .* {at}, ended in LOC_PROT_ERR") as e:
         run(comm, case, np.random.default_rng(0))
@@ -309,7 +310,7 @@ def test_a_rank_that_does_not_come(rtl: Device, monkeypatch: pytest.MonkeyPatch)
     """Its doorbell is never rung: the others wait for it until the deadline, and the error names it and shows the queues."""
     comm = Communicator(rtl, 4)
     run(comm, (4, "float32", "sum", 129, False), np.random.default_rng(0))
-    queue = comm.wqs[2][0]
+    queue = comm.executor.wqs[2][0]
     kept, ring, abort = [], queue.doorbell, comm.abort
     monkeypatch.setattr(queue, "doorbell", lambda n=None: kept.append(ring(n)) or (2, "wq_tail", 0, before))
     before = rtl.read_reg(2, "wq_tail", 0)
@@ -338,15 +339,15 @@ def test_deadline(deadline: int, rtl: Device) -> None:
 def test_a_message_longer_than_its_receive(rtl: Device) -> None:
     with Communicator(rtl, 2) as comm:
         run(comm, (2, "float32", "sum", 129, False), np.random.default_rng(0))
-        a, b = comm.wqs[0][0], comm.wqs[1][0]
+        a, b = comm.executor.wqs[0][0], comm.executor.wqs[1][0]
         send, recv = comm._qps[0][0, 0, 1], comm._qps[1][0, 1, 0]
-        out, source = comm._mrs[1]["output"], comm._mrs[0]["input"]
+        out, source = comm.executor.mrs[1]["output"], comm.executor.mrs[0]["input"]
         before = rtl.mem_read(1, out.addr, out.length)
         b.post(opcode=Op.RECV, qpn=recv.qpn, addr_d=out.addr, length=64, lkey=out.lkey, flags=int(Flag.SIGNALED | Flag.EVENT))
         a.post(opcode=Op.SEND, qpn=send.qpn, addr_a=source.addr, length=65, lkey=source.lkey, flags=int(Flag.SIGNALED | Flag.EVENT))
         want = [e + (r < 2) for r, e in enumerate(rtl.read_regs([(r, "event", 0) for r in range(NODES)]))]
         rtl.run(want, 50000)
-        (sent,), (got,) = comm.cqs[0].poll(), comm.cqs[1].poll()
+        (sent,), (got,) = comm.executor.cqs[0].poll(), comm.executor.cqs[1].poll()
         assert (sent.status, got.status) == (Status.REM_INV_REQ_ERR, Status.LOC_LEN_ERR)
         assert (send.state, recv.state) == (QpState.ERR, QpState.ERR) and out.access == Access.LOCAL_WRITE
         assert (rtl.mem_read(1, out.addr, out.length) == before).all()
@@ -474,7 +475,7 @@ def test_executor_equals_one_verilog_design(
             out.append((*incast(device, 1 << 17), device.cycles))
             comm = Communicator(device)
             comm.all_reduce([np.zeros(99, np.float32)] * 2)
-            device.write_reg(1, "mr_size", comm._mrs[1]["input"].index, 0)
+            device.write_reg(1, "mr_size", comm.executor.mrs[1]["input"].index, 0)
             with pytest.raises(CollectiveError, match="LOC_PROT_ERR") as e:
                 comm.all_reduce([np.zeros(99, np.float32)] * 2)
             out.append((str(e.value), device.cycles))
