@@ -356,8 +356,12 @@ def _show(made: Plan, console: Console, bound: int | None) -> None:
 
 
 def main() -> None:
+    import hccl.cli_perf  # noqa: F401 (adds its command)
+
     app()
 
 
 if __name__ == "__main__":
-    main()
+    from hccl.cli import main as command  # the module that commands are added to, not this copy of it
+
+    command()

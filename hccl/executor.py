@@ -174,7 +174,7 @@ class Executor:
             self.wqs[n] = [c.create_wq(q, ring.base, ring.size // WQE_BYTES) for q, ring in enumerate(where.rings)]
             self.cqs[n] = c.create_cq(where.completions.base, where.completions.size // CQE_BYTES)
             self._sizes[n] = sizes
-            for (channel, _, _), qp in self.qps[n].items():
+            for (channel, _, _), qp in self.qps[n].items() if n not in self._failed else ():  # those that failed are made anew
                 qp.wq = self.wqs[n][channel]
 
     def _register(self, node: int, places: dict[str, low.Region]) -> dict[str, int]:

@@ -15,23 +15,22 @@ so what happens to a byte happens in one queue), and turns every move into send,
 from __future__ import annotations
 
 import dataclasses
-import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from hccl.errors import UsageError
 from hccl.layout import Block
 from hccl.plan import ChunkOp, Kind, Plan, Ref
+from hccl.queues import Operation, order
 
 UNIT = 64
 SLICE_MAX = 32 << 10  # bytes, as long as a channel then has no more than SLICES_MAX slices of a range
 SLICES_MAX = 16
 COPY_MAX = 1 << 30
 SLOT = 1 << 40  # more than a slot has bytes
-LATENCY, START, RATE = 350, 120, 64  # of the machine that gives the order: cycles of a message, of a job; bytes a cycle
 
 
 class Move(NamedTuple):
@@ -86,22 +85,6 @@ class _State:
     pending: bool = False
 
 
-@dataclass(slots=True)
-class _Op:
-    rank: int
-    channel: int
-    kind: Kind
-    fields: dict[str, object]
-    deps: set[_Op] = field(default_factory=set)
-    mate: _Op | None = None  # of a send: its recv
-    order: int = 0  # as created
-    place: int = 0  # in its queue
-    index: int = -1
-    after: int = 0  # everything it is ordered behind, a bit per place
-
-    __hash__ = object.__hash__
-
-
 def slice_bytes(chunk: int, channels: int, mtu: int) -> int:
     """Bytes of a slice for ranges of at most `chunk` bytes: whole packets, at least one.
 
@@ -129,7 +112,7 @@ class _Builder:
     def __init__(self, head: Plan, moves: Sequence[Move], machine: Machine, whole: bool):
         self.head, self.moves, self.machine = head, moves, machine
         self.layout = head.layout
-        self.ops: list[_Op] = []
+        self.ops: list[Operation] = []
         self.channels = self._channels()
         self._cut(whole)
         self.slot_bytes = 0
@@ -139,9 +122,9 @@ class _Builder:
         self.slots = max(head.ranks - 1, 2) if whole else min(machine.slots, room, machine.rq_depth)
         self.slot_count = dict.fromkeys(((r, c) for r in range(head.ranks) for c in range(self.channels)), 0)
         self.work = [0] * head.ranks  # bytes used
-        self.writer: dict[tuple[object, ...], _Op] = {}
-        self.readers: dict[tuple[object, ...], list[_Op]] = {}
-        self.flights: dict[tuple[int, int, int], tuple[list[_Op], list[_Op]]] = {}  # sends, recvs by channel, src, dst
+        self.writer: dict[tuple[object, ...], Operation] = {}
+        self.readers: dict[tuple[object, ...], list[Operation]] = {}
+        self.flights: dict[tuple[int, int, int], tuple[list[Operation], list[Operation]]] = {}  # sends, recvs by channel, src, dst
         self.full = (1 << head.ranks) - 1
         self.home = [dict(self._within(blocks)) for blocks in self.layout.outputs]
         self.own = [{t: Ref("input", at) for t, at in self._within(blocks)} for blocks in self.layout.inputs]
@@ -202,10 +185,10 @@ class _Builder:
             return (rank, "output", ref.offset + alias)
         return (rank, ref.buffer, ref.offset)
 
-    def _op(self, rank: int, run: list[_Tile], kind: Kind, reads: Sequence[Ref] = (), writes: Ref | None = None, **fields: object) -> _Op:
+    def _op(self, rank: int, run: list[_Tile], kind: Kind, reads: Sequence[Ref] = (), writes: Ref | None = None, **fields: object) -> Operation:
         """A new operation on the tiles of `run`, which lie side by side at every place it touches."""
         first = run[0]
-        op = _Op(rank, first.channel, kind, {"length": run[-1].hi - first.lo, "chunk": first.part, "slice": first.number, **fields})
+        op = Operation(rank, first.channel, kind, {"length": run[-1].hi - first.lo, "chunk": first.part, "slice": first.number, **fields})
         op.order = len(self.ops)
         self.ops.append(op)
         steps = [t.lo - first.lo for t in run]
@@ -357,7 +340,7 @@ class _Builder:
         for m in self.moves:
             self._carry_out(m)
         self._deliver()
-        queues = self._queues()
+        queues = order(self.ops, self.head.ranks, self.channels, self.machine.window)
         slots = min(self.slots, max(self.slot_count.values()))
         programs = tuple(
             tuple(tuple(self._chunk_op(op, slots) for op in queues[r, c]) for c in range(self.channels)) for r in range(self.head.ranks)
@@ -367,7 +350,7 @@ class _Builder:
             programs=programs,
         )  # fmt: skip
 
-    def _chunk_op(self, op: _Op, slots: int) -> ChunkOp:
+    def _chunk_op(self, op: Operation, slots: int) -> ChunkOp:
         def real(ref: object) -> object:
             if not isinstance(ref, Ref) or ref.buffer not in ("slot", "work"):
                 return ref
@@ -378,72 +361,3 @@ class _Builder:
 
         fields = {k: real(v) for k, v in op.fields.items()}
         return ChunkOp(kind=op.kind, deps=tuple(sorted(d.index for d in op.deps)), **fields)  # type: ignore[arg-type]
-
-    def _queues(self) -> dict[tuple[int, int], list[_Op]]:
-        queues: dict[tuple[int, int], list[_Op]] = {(r, c): [] for r in range(self.head.ranks) for c in range(self.channels)}
-        for op in self._run():
-            for x in (op, op.mate) if op.mate is not None else (op,):
-                queue = queues[x.rank, x.channel]
-                x.place = len(queue)
-                queue.append(x)
-        for key, queue in queues.items():
-            for op in queue:  # leave out dependencies that others imply
-                for d in op.deps:
-                    op.after |= d.after | 1 << d.place
-                op.deps = {d for d in op.deps if not any(e is not d and e.after >> d.place & 1 for e in op.deps)}
-            queues[key] = queue = self._forward(queue)
-            for i, op in enumerate(queue):
-                op.index = i
-        return queues
-
-    def _forward(self, queue: list[_Op]) -> list[_Op]:
-        """Receives moved forward, behind what they depend on and in their order."""
-        reach = max(self.machine.window // 2 - 1, 0)
-        keys: list[tuple[int, int, int]] = []
-        last: dict[object, int] = {}
-        for i, op in enumerate(queue):
-            if op.kind != "recv":
-                keys.append((i, 0, i))
-                continue
-            peer = op.fields["peer"]
-            at = max([i - 1 - reach, last.get(peer, -1), *(keys[d.place][0] for d in op.deps)])
-            last[peer] = at
-            keys.append((at, 1, i))
-        return [queue[k[2]] for k in sorted(keys)]
-
-    def _run(self) -> Iterable[_Op]:
-        """Operations (a send stands for its recv too) as a machine with latencies would start them."""
-        mates = {id(op.mate): op for op in self.ops if op.mate is not None}
-        waits: dict[int, int] = {}
-        unlocks: dict[int, list[_Op]] = {}
-        for op in self.ops:
-            one = mates.get(id(op), op)
-            for d in op.deps:
-                unlocks.setdefault(id(d), []).append(one)
-            waits[id(one)] = waits.get(id(one), 0) + len(op.deps)
-        ready = dict.fromkeys(waits, 0)
-        heap: list[tuple[int, object, int, _Op]] = []
-
-        def push(op: _Op) -> None:
-            heapq.heappush(heap, (ready[id(op)], op.fields["slice"], op.order, op))
-
-        for op in self.ops:
-            if id(op) not in mates and not waits[id(op)]:
-                push(op)
-        free: dict[tuple[str, int], int] = {}
-        done = 0
-        while heap:
-            start, _, _, op = heapq.heappop(heap)
-            done += 1
-            yield op
-            unit = ("link" if op.mate is not None else "nmc", op.rank)
-            start = max(start, free.get(unit, 0))
-            free[unit] = start + int(op.fields["length"]) // RATE + 1  # type: ignore[call-overload]
-            end = free[unit] + (LATENCY if op.mate is not None else START)
-            for x in (op, op.mate) if op.mate is not None else (op,):
-                for later in unlocks.get(id(x), ()):
-                    ready[id(later)] = max(ready[id(later)], end)
-                    waits[id(later)] -= 1
-                    if not waits[id(later)]:
-                        push(later)
-        assert done == len(ready), "moves that wait for each other"
