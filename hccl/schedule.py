@@ -147,7 +147,7 @@ class _Builder:
             rank = max(range(self.head.ranks), key=lambda r: len(peers[r]))
             raise UsageError(
                 f"{self.head.collective} by {self.head.algorithm} on {self.head.ranks} ranks needs {most} queue pairs on rank {rank}; "
-                f"expected at most NicParams.qps = {self.machine.qps}, or another algorithm"
+                f"expected at most {self.machine.qps} (NicParams.qps without those of management), or another algorithm"
             )
         return max(min(self.machine.channels, self.machine.qps // most if most else 1), 1)
 

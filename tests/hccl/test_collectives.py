@@ -26,7 +26,9 @@ ENGINE = [(t, o) for t, o in d.COMBOS if engine_of(t, o) is not None]
 
 @lru_cache
 def communicator(ranks: int) -> Communicator:
-    return Communicator(open_device("golden", config("tiny").replace(nodes=ranks), seed=ranks))
+    tiny = config("tiny")
+    node = tiny.node.replace(nic=tiny.node.nic.replace(qps=32))  # direct: a queue pair each way to every peer
+    return Communicator(open_device("golden", tiny.replace(nodes=ranks, node=node), seed=ranks))
 
 
 def as_array(bits: np.ndarray, dtype: str) -> np.ndarray:
