@@ -1,6 +1,7 @@
 """Simulation speed of single blocks: cycles per CPU second of bare C++, of the project's bench, and of other ways to simulate, same stimulus.
 
-Blocks: binary32 addition (tiny: what a bench costs beside nothing) and near-memory compute (real size, two AXI4 memories). Every way must
+Blocks: binary32 addition (tiny: what a bench costs beside nothing), near-memory compute (real size, two AXI4 memories), and the engines of the processing
+element (bench/engine_cases.py; with `--full` the dot-product engine of 32 rows too). Every way must
 give the same output bytes. CPU time of the runs is counted: with the bench it
 includes writing stimulus and reading results; `clocked` is the part in which the clock runs.
 """
@@ -11,7 +12,6 @@ import os
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from amaranth.sim import Simulator
 from rich.console import Console
 from rich.table import Table
 
+from bench import engine_cases
+from bench.case import Case
 from rtl.emit import emit, flat_ports
 from spec.interfaces import NMC_REQUEST
 from spec.params import config
 from spec.wqe import DType, ReduceOp
 from tb.lib import runner
-from tb.lib.registry import BlockPlan, find
 from tb.lib.simulators import (
     BUILD,
     Options,
@@ -49,29 +50,6 @@ WAYS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A block and its stimulus: rows of packed words, and the image of its memories."""
-
-    name: str
-    source: str
-    sink: str
-    words: np.ndarray
-    runs: int
-    deadline: int
-    image: np.ndarray | None = None
-    slow_words: int = 0  # words for the slow simulators
-
-    @property
-    def plan(self) -> BlockPlan:
-        p = find(self.name)
-        feature = {"name": "speed", "tests": ["test_bench"]}
-        return BlockPlan(
-            name=p.name, title=p.title, dut=p.dut, bench=("bench.cocotb_speed",), path=p.path, config=p.config, args=p.args,
-            simulators=p.simulators, depth=max(p.depth, len(self.words)), ports=p.ports, memory_bytes=p.memory_bytes, features=(feature,),
-        )
-
-
 def cases() -> list[Case]:
     rng = np.random.default_rng(1)
     floats = rng.standard_normal((16384, 2)).astype(np.float32).view(np.uint8).reshape(-1, 8)
@@ -85,8 +63,8 @@ def cases() -> list[Case]:
     nbytes = -(-NMC_REQUEST.bits // 8)
     words = np.frombuffer(b"".join(j.to_bytes(nbytes, "little") for j in jobs), np.uint8).reshape(-1, nbytes)
     return [
-        Case(name="fp32_add", source="operands", sink="result", words=floats, runs=20, deadline=100_000, slow_words=2000),
-        Case(name="nmc", source="request", sink="done", words=words, runs=4, deadline=200_000, image=image, slow_words=4),
+        Case(name="fp32_add", sources={"operands": floats}, sinks={"result": len(floats)}, runs=20, deadline=100_000, slow_words=2000),
+        Case(name="nmc", sources={"request": words}, sinks={"done": len(words)}, runs=4, deadline=200_000, image=image, memories=("axi_a", "axi_b"), slow_words=4),
     ]
 
 
@@ -95,11 +73,13 @@ def bare(case: Case) -> Path:
     block = case.plan.make()
     widths = {n: len(Value.cast(v)) for n, v, _ in flat_ports(block)}
     e = emit(block, BUILD / "rtl", sunk=True)
-    mangle = "___05F"
-    header = "".join(f"#define {k} {v}\n" for k, v in {
-        "IN": case.source + mangle, "OUT": case.sink + mangle, "IN_BYTES": -(-widths[f"{case.source}__payload"] // 8),
-        "OUT_BYTES": -(-widths[f"{case.sink}__payload"] // 8), "ADDR": config("tiny").node.mem.addr_width, "AXI": int(case.image is not None),
-    }.items())
+    header = f"#define ADDR {config('tiny').node.mem.addr_width}\n#define EACH_MEMORY(X) {' '.join(f'X({n})' for n in case.memories)}\n"
+    for what, names in (("source", case.sources), ("sink", case.sinks)):
+        rows = []
+        for n in names:
+            pins = ", ".join(f"&m.{n}___05F{x}" for x in ("payload", "valid", "ready"))
+            rows.append(f'{{"{n}", {pins}, {-(-widths[f"{n}__payload"] // 8)}}}')
+        header += f"static std::vector<Port> {what}_ports(Vtop& m) {{ return {{{', '.join(rows)}}}; }}\n"
     vlt = control_file({}, e.shared)
 
     def make(folder: Path) -> None:
@@ -118,10 +98,13 @@ def usual(case: Case) -> tuple[Path, str]:
     return verilate(e.top, [e.verilog], {}, "", Options(extra=("--public-flat-rw",)), f"usual-{case.name}"), e.top
 
 
-def stimulus(case: Case, words: np.ndarray, runs: int, folder: Path) -> dict[str, Any]:
-    np.save(folder / "words.npy", words)
-    words.tofile(folder / "words.bin")
-    job: dict[str, Any] = {"words": str(folder / "words.npy"), "runs": runs, "source": case.source, "sink": case.sink, "deadline": case.deadline * 10}
+def stimulus(case: Case, folder: Path) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    job: dict[str, Any] = {"sources": {}, "sinks": case.sinks, "memories": case.memories, "runs": case.runs, "deadline": case.deadline * 10}
+    for name, words in case.sources.items():
+        job["sources"][name] = str(folder / f"{name}.npy")
+        np.save(folder / f"{name}.npy", words)
+        words.tofile(folder / f"{name}.bin")
     if case.image is not None:
         np.save(folder / "image.npy", case.image)
         case.image.tofile(folder / "image.bin")
@@ -130,8 +113,11 @@ def stimulus(case: Case, words: np.ndarray, runs: int, folder: Path) -> dict[str
 
 
 def run_bare(case: Case, folder: Path) -> dict[str, Any]:
-    out = subprocess.run([str(bare(case)), str(folder / "words.bin"), str(folder / "image.bin"), str(case.runs)],
-                         capture_output=True, text=True, check=True).stdout.split()
+    counts = [f"{n}={k}" for n, k in case.sinks.items()]
+    run = subprocess.run([str(bare(case)), str(folder), str(case.runs), *counts], capture_output=True, text=True)
+    if run.returncode:
+        raise RuntimeError(f"{case.name}, bare C++: ended with code {run.returncode}")
+    out = run.stdout.split()
     return {"cycles": int(out[0]), "cpu": int(out[1]) / 1e9, "clocked": int(out[1]) / 1e9, "outputs": out[2]}
 
 
@@ -155,15 +141,16 @@ def run_usual(case: Case, job: dict[str, Any], folder: Path) -> dict[str, Any]:
     return json.loads((where / "speed.json").read_text())
 
 
-def run_amaranth(case: Case, words: np.ndarray) -> dict[str, Any]:
+def run_amaranth(case: Case) -> dict[str, Any]:
     """Amaranth's own simulator on the block as written (fp32_add: one stream in, one out)."""
     dut = case.plan.make()
+    [(source, words)], [sink] = case.sources.items(), case.sinks
     values = [int.from_bytes(r.tobytes(), "little") for r in words]
     total = cycles = 0
 
     async def bench(ctx: Any) -> None:
         nonlocal total, cycles
-        i, o = getattr(dut, case.source), getattr(dut, case.sink)
+        i, o = getattr(dut, source), getattr(dut, sink)
         ctx.set(o.ready, 1)
         sent = got = 0
         while got < len(values):
@@ -189,14 +176,10 @@ def run_amaranth(case: Case, words: np.ndarray) -> dict[str, Any]:
 def measure(full: bool, console: Console) -> list[dict[str, Any]]:
     """Rows of every block and way with cycles per CPU second and the ratio to bare C++."""
     rows: list[dict[str, Any]] = []
-    for case in cases():
+    for case in (*cases(), *engine_cases.cases(full)):
         with tempfile.TemporaryDirectory(prefix="tawny-speed-") as tmp:
-            fast, slow = Path(tmp) / "fast", Path(tmp) / "slow"
-            fast.mkdir()
-            slow.mkdir()
-            job = stimulus(case, case.words, case.runs, fast)
-            few = case.words[: case.slow_words]
-            short = stimulus(case, few, 1, slow)
+            fast, slow, short = Path(tmp) / "fast", Path(tmp) / "slow", case.short()
+            job, few = stimulus(case, fast), stimulus(short, slow)
             best: dict[str, dict[str, Any]] = {}
             for _ in range(ROUNDS):
                 for way, r in (("bare", run_bare(case, fast)), ("bench", run_bench(case, "verilator", job, fast))):
@@ -206,10 +189,10 @@ def measure(full: bool, console: Console) -> list[dict[str, Any]]:
                 raise RuntimeError(f"{case.name}: bare C++ and the bench differ in their outputs: {best}")
             others: dict[str, dict[str, Any]] = {}
             if case.name == "fp32_add":
-                others["usual"] = run_usual(case, short, slow)
-                others["amaranth"] = run_amaranth(case, few)
-            if available("icarus") is None:
-                others["icarus"] = run_bench(case, "icarus", short, slow)
+                others["usual"] = run_usual(short, few, slow)
+                others["amaranth"] = run_amaranth(short)
+            if case.slow_words and available("icarus") is None:
+                others["icarus"] = run_bench(short, "icarus", few, slow)
             if len({r["outputs"] for r in others.values()}) > 1:
                 raise RuntimeError(f"{case.name}: outputs differ: {others}")
             best |= others

@@ -23,30 +23,30 @@ def _report(cycles: int, cpu: float, outputs: str, clocked: float | None = None)
 async def test_bench(dut):
     """Sources, sinks and memories in HDL; Python wakes once a run."""
     job = json.loads(os.environ["TAWNY_SPEED"])
-    words = np.load(job["words"])
+    words = {name: np.load(path) for name, path in job["sources"].items()}
     b = await Bench.start(dut)
-    if job.get("image"):
-        image = np.load(job["image"])
-        for name in ("axi_a", "axi_b"):
-            b.memory(name).write(0, image)
+    for name in job["memories"]:
+        b.memory(name).write(0, np.load(job["image"]))
     cpu, cycles, clocked = time.process_time(), 0, 0.0
     for _ in range(job["runs"]):
-        b.source(job["source"]).load(words)
-        b.sink(job["sink"]).expect(len(words))
+        for name, rows in words.items():
+            b.source(name).load(rows)
+        for name, n in job["sinks"].items():
+            b.sink(name).expect(n)
         await b.begin(settle=0)
         begin = time.process_time()
         if not int(dut.tb_done.value):
             await RisingEdge(dut.tb_done)
         clocked += time.process_time() - begin
         cycles += await b.finish(deadline=job["deadline"])
-    _report(cycles, cpu, f"{int(b.sink(job['sink']).array().sum(dtype=np.uint64)):x}", clocked)
+    _report(cycles, cpu, f"{sum(int(b.sink(name).array().sum(dtype=np.uint64)) for name in job['sinks']):x}", clocked)
 
 
 @cocotb.test()
 async def test_usual(dut):
     """A Python clock, and Python at every edge."""
     job = json.loads(os.environ["TAWNY_SPEED"])
-    words = [int.from_bytes(r.tobytes(), "little") for r in np.load(job["words"])]
+    words = [int.from_bytes(r.tobytes(), "little") for r in np.load(job["sources"]["operands"])]
     cocotb.start_soon(Clock(dut.clk, 2, unit="ns").start())
     dut.rst.value = 1
     dut.operands__valid.value = 0
