@@ -1,4 +1,4 @@
-"""Measurements: ``python -m bench [--full] [--only emission,blocks,system,convert,cells]``. Writes ``build/report/bench.json``.
+"""Measurements: ``python -m bench [--full] [--only emission,blocks,system,convert,cells] [--save-baseline]``. Writes ``build/report/bench.json``.
 
 Figures are ratios of CPU time taken in one run on one machine; docs/benchmarks.md says what each means. Nothing here is a test of time.
 """
@@ -32,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     p.add_argument("--full", action="store_true", help="larger designs, and one model of the whole system beside the device (tens of minutes)")
     p.add_argument("--only", default=",".join(PARTS), help="parts to measure, comma-separated: " + ", ".join(PARTS))
+    p.add_argument("--save-baseline", action="store_true", help="with cells: what is measured becomes bench/baseline/cells.json")
     a = p.parse_args(argv)
     names = a.only.split(",")
     unknown = [n for n in names if n not in PARTS]
@@ -50,6 +51,8 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     for name in names:
         console.print(PARTS[name][1](out[name]))
+    if a.save_baseline and "cells" in out:
+        console.print(f"baseline: {os.path.relpath(cells.save(out['cells']))}")
     where["load_after"] = [round(x, 1) for x in os.getloadavg()]
     path = report.write("bench", {"machine": where, "full": a.full, **out})
     console.print(f"report: {os.path.relpath(path)}   {time.perf_counter() - start:.0f} s")
