@@ -52,7 +52,7 @@ def order(ops: Sequence[Operation], ranks: int, channels: int, window: int) -> d
 
 
 def _forward(queue: list[Operation], window: int) -> list[Operation]:
-    """Receives moved forward, behind what they depend on and in their order."""
+    """Receives moved forward, in their order and behind the places (not those moved to) of what they depend on: the queue waits for that there anyway."""
     reach = max(window // 2 - 1, 0)
     keys: list[tuple[int, int, int]] = []
     last: dict[object, int] = {}
@@ -61,7 +61,7 @@ def _forward(queue: list[Operation], window: int) -> list[Operation]:
             keys.append((i, 0, i))
             continue
         peer = op.fields["peer"]
-        at = max([i - 1 - reach, last.get(peer, -1), *(keys[d.place][0] for d in op.deps)])
+        at = max([i - 1 - reach, last.get(peer, -1), *(d.place for d in op.deps)])
         last[peer] = at
         keys.append((at, 1, i))
     return [queue[k[2]] for k in sorted(keys)]

@@ -141,7 +141,8 @@ def make(
         raise UsageError(f"{collective}: {len(splits)} splits; expected {want}")
     splits = tuple(integer(f"{collective}: split {i}", s, 0) for i, s in enumerate(splits))
     name = choose(collective, algorithm, fixed_order)
-    if collective == "all_reduce" and name == "ring" and op != "premul_sum" and engine_of(dtype, op, op == "avg") is not None:
+    pipeline = op != "premul_sum" and engine_of(dtype, op, op == "avg") is not None and machine.rq_depth >= 2 * ring.SLOTS
+    if collective == "all_reduce" and name == "ring" and (pipeline or ranks == 1 and op != "premul_sum"):
         return ring.all_reduce(
             ranks=ranks, count=count, dtype=dtype, op=op, in_place=in_place, channels=machine.channels, mtu=machine.mtu, window=machine.window,
             rq_depth=machine.rq_depth, sq_depth=machine.sq_depth, slice_size=machine.slice_size,
