@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from hccl.layout import COLLECTIVES, MATRIX, REDUCING, ROOTED, SPLIT
 from hccl.plan import Plan
 from hccl.proof import prove
 from hccl.reference import expected
+from hccl.samples import random_arrays
 from spec.params import SystemParams, config
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
@@ -97,24 +98,6 @@ def _rows(option: str, text: str | None) -> tuple[tuple[int, ...], ...]:
         raise UsageError(f"{option} {text!r}; expected numbers, as 1,2 or 1,2;3,4") from None
 
 
-def _random(shape: Sequence[int], dtype: str, seed: int) -> list[Any]:
-    """An array of each size; small values, so that no type overflows at once."""
-    rng = np.random.default_rng(seed)
-    kind, out = DTYPES[dtype], []
-    for n in shape:
-        if dtype == "int32":
-            out.append(rng.integers(-(1 << 31), 1 << 31, n).astype(np.int32))
-        elif kind.kind in ("int", "uint", "bool"):
-            out.append(rng.integers(0, 2 if kind.kind == "bool" else 100, n).astype(dtype))
-        elif dtype in ("float32", "float16", "bfloat16", "float64"):
-            out.append(io.convert(rng.standard_normal(n).astype(np.float32), "float32", dtype, "random data"))
-        elif kind.native:
-            out.append((rng.standard_normal(n) + 1j * rng.standard_normal(n)).astype(dtype))
-        else:  # patterns of small numbers in every such type
-            out.append(rng.integers(0, 0x30, n).astype(kind.bits))
-    return out
-
-
 def _differences(result: Result, wanted: list[bytes]) -> list[str]:
     size = itemsize(result.dtype)
     out = []
@@ -182,7 +165,7 @@ def run(
             raise UsageError(f"--count {count}: {count * itemsize(name)} bytes of {name} on every rank; expected at most MemParams.size_bytes = {most}")
         made = _plan_of(params, collective, ranks, count, name, op, in_place, root, splits, algorithm, groups, fixed_order)
         if input is None:
-            given = _random([sum(b.length for b in blocks) // made.itemsize for blocks in made.layout.inputs], name, seed)
+            given = random_arrays([sum(b.length for b in blocks) // made.itemsize for blocks in made.layout.inputs], name, seed)
         elif in_place and collective in ("all_gather", "gather"):
             raise UsageError(f"--in-place {collective} of a file; expected random data: the input is part of the result")
         asked: dict[str, Any] = {"algorithm": made.algorithm, "deadline": deadline}

@@ -14,7 +14,7 @@ communicator: its queue pairs are put in error, so that everything outstanding i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Self
 
@@ -31,10 +31,10 @@ from hccl.executor import Executor, Job, Proved
 from hccl.journal import Entry, Journal
 from hccl.layout import REDUCING
 from hccl.lower import Lowered
+from hccl.moves import Machine
 from hccl.plan import Plan
-from hccl.ranks import Group, Message, Rank
+from hccl.ranks import Group, Rank
 from hccl.result import Result
-from hccl.schedule import Machine
 from hccl.verbs import WorkCompletion
 from spec.packet import FIRST_QP
 from spec.params import SystemParams
@@ -282,48 +282,9 @@ class Communicator(Collectives):
                 raise CollectiveError(f"collective {fields['seq']} (barrier): rank {r} has {got.tolist()}; expected {stamp[0]} of every rank")
         return Result(**fields, outputs=[None] * self.nranks)
 
-    def _exchange(self, messages: list[Message], seq: int) -> Callable[[int | None], Result]:
-        """What runs the messages of a group, once they are checked.
-
-        Raises:
-            MismatchError: a send without its recv, or two that differ.
-        """
-        n = self.nranks
-        sends: dict[tuple[int, int], list[Message]] = {}
-        recvs: dict[tuple[int, int], list[Message]] = {}
-        for m in messages:
-            (sends if m.sends else recvs).setdefault((m.rank, m.peer) if m.sends else (m.peer, m.rank), []).append(m)
-        for src, dst in sorted(sends.keys() | recvs.keys()):
-            out, inn = sends.get((src, dst), []), recvs.get((src, dst), [])
-            for k, (s, r) in enumerate(zip(out, inn, strict=False)):
-                if (s.dtype, s.array.size) != (r.dtype, r.array.size):
-                    raise MismatchError(
-                        f"collective {seq}: message {k} from rank {src} to rank {dst} differs: rank {src} sends {s.array.size} of {s.dtype}, "
-                        f"rank {dst} expects {r.array.size} of {r.dtype}"
-                    )
-            if len(out) != len(inn):
-                raise MismatchError(f"collective {seq}: rank {src} sends {len(out)} message(s) to rank {dst}, which receives {len(inn)} from it")
-        sizes = tuple(sum(m.array.nbytes for m in sends.get((s, d), ())) for s in range(n) for d in range(n))
-
-        def run(deadline: int | None) -> Result:
-            self._usable()
-            made = make_plan(self.device.params, "send_recv", n, 0, "uint8", splits=sizes)
-            plan = made.plan
-            inputs = []
-            for s in range(n):
-                rows = [to_bytes(m.array) for d in range(n) for m in sends.get((s, d), ())]
-                dense = np.concatenate(rows) if rows else np.zeros(0, np.uint8)
-                inputs.append(pack(dense, plan.layout.inputs[s], plan.buffer_bytes("input", s)))
-            fields, data = self._carry_out(made, inputs, (), deadline, "send_recv")
-            for d in range(n):
-                dense, at = unpack(data[d], plan.layout.outputs[d]), 0
-                for s in range(n):
-                    for m in recvs.get((s, d), ()):
-                        m.array[...] = from_bytes(dense[at : at + m.array.nbytes], m.array)
-                        at += m.array.nbytes
-            return Result(**fields, outputs=[None] * n)
-
-        return run
+    def make_plan(self, collective: str, ranks: int, count: int, dtype: str, **kw: Any) -> Proved:
+        """A proved plan for this communicator's machine."""
+        return make_plan(self.device.params, collective, ranks, count, dtype, **kw)
 
     # -- the end --------------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,15 @@
 """Calls of single ranks, collected by a group: programs as one process per rank would write them."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from hccl.buffers import dtype_name
+import numpy as np
+
+from hccl.buffers import dtype_name, from_bytes, pack, to_bytes, unpack
 from hccl.calls import Array, Call, agree, make_call
-from hccl.errors import UsageError, integer
+from hccl.errors import MismatchError, UsageError, integer
 from hccl.result import Result
 
 if TYPE_CHECKING:
@@ -147,8 +149,52 @@ class Group:
         rounds = [[c[i] if i < len(c) else None for c in self.calls] for i in range(max(len(c) for c in self.calls))]
         for i, calls in enumerate(rounds):  # nothing runs unless all of it agrees
             agree(calls, self.comm.seq + i)
-        exchange = self.comm._exchange(self.messages, self.comm.seq + len(rounds)) if self.messages else None
+        messages = exchange(self.comm, self.messages, self.comm.seq + len(rounds)) if self.messages else None
         for calls in rounds:
             self.results.append(self.comm._run([c for c in calls if c is not None], self.deadline, **self.choice))
-        if exchange is not None:
-            self.results.append(exchange(self.deadline))
+        if messages is not None:
+            self.results.append(messages(self.deadline))
+
+
+def exchange(comm: Communicator, messages: list[Message], seq: int) -> Callable[[int | None], Result]:
+    """What runs the messages of a group, once they are checked.
+
+    Raises:
+        MismatchError: a send without its recv, or two that differ.
+    """
+    n = comm.nranks
+    sends: dict[tuple[int, int], list[Message]] = {}
+    recvs: dict[tuple[int, int], list[Message]] = {}
+    for m in messages:
+        (sends if m.sends else recvs).setdefault((m.rank, m.peer) if m.sends else (m.peer, m.rank), []).append(m)
+    for src, dst in sorted(sends.keys() | recvs.keys()):
+        out, inn = sends.get((src, dst), []), recvs.get((src, dst), [])
+        for k, (s, r) in enumerate(zip(out, inn, strict=False)):
+            if (s.dtype, s.array.size) != (r.dtype, r.array.size):
+                raise MismatchError(
+                    f"collective {seq}: message {k} from rank {src} to rank {dst} differs: rank {src} sends {s.array.size} of {s.dtype}, "
+                    f"rank {dst} expects {r.array.size} of {r.dtype}"
+                )
+        if len(out) != len(inn):
+            raise MismatchError(f"collective {seq}: rank {src} sends {len(out)} message(s) to rank {dst}, which receives {len(inn)} from it")
+    sizes = tuple(sum(m.array.nbytes for m in sends.get((s, d), ())) for s in range(n) for d in range(n))
+
+    def run(deadline: int | None) -> Result:
+        comm._usable()
+        made = comm.make_plan("send_recv", n, 0, "uint8", splits=sizes)
+        plan = made.plan
+        inputs = []
+        for s in range(n):
+            rows = [to_bytes(m.array) for d in range(n) for m in sends.get((s, d), ())]
+            dense = np.concatenate(rows) if rows else np.zeros(0, np.uint8)
+            inputs.append(pack(dense, plan.layout.inputs[s], plan.buffer_bytes("input", s)))
+        fields, data = comm._carry_out(made, inputs, (), deadline, "send_recv")
+        for d in range(n):
+            dense, at = unpack(data[d], plan.layout.outputs[d]), 0
+            for s in range(n):
+                for m in recvs.get((s, d), ()):
+                    m.array[...] = from_bytes(dense[at : at + m.array.nbytes], m.array)
+                    at += m.array.nbytes
+        return Result(**fields, outputs=[None] * n)
+
+    return run

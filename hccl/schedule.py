@@ -19,51 +19,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 from hccl.errors import UsageError
 from hccl.layout import Block
+from hccl.moves import COPY_MAX, UNIT, Machine, Move, slice_bytes
 from hccl.plan import ChunkOp, Kind, Plan, Ref
 from hccl.queues import Operation, order
 
-UNIT = 64
-SLICE_MAX = 32 << 10  # bytes, as long as a channel then has no more than SLICES_MAX slices of a range
-SLICES_MAX = 16
-COPY_MAX = 1 << 30
 SLOT = 1 << 40  # more than a slot has bytes
-
-
-class Move(NamedTuple):
-    """`kind`:
-
-    - copy: rank `dst` takes over what `src` holds of bytes ``lo … hi`` of the vector;
-    - reduce: `dst` adds it to what it holds;
-    - first: as copy, and the own contribution of `dst` is still to come;
-    - own: `dst` (= `src`) adds its input to what it holds, after a "first".
-
-    `raw`: not what `src` holds but its own input.
-    """
-
-    src: int
-    dst: int
-    lo: int
-    hi: int
-    kind: str = "copy"
-    raw: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What a plan may use: channels at most, bytes of a packet, operations in a window, depths and number of queue pairs."""
-
-    channels: int = 4
-    mtu: int = 4096
-    window: int = 32
-    rq_depth: int = 32
-    sq_depth: int = 32
-    qps: int = 16
-    slots: int = 8
-    slice_size: int | None = None
 
 
 @dataclass(slots=True)
@@ -83,17 +46,6 @@ class _State:
     ref: Ref
     mask: int
     pending: bool = False
-
-
-def slice_bytes(chunk: int, channels: int, mtu: int) -> int:
-    """Bytes of a slice for ranges of at most `chunk` bytes: whole packets, at least one.
-
-    One slice a channel is enough to keep the link busy while another is reduced, and long slices cost the fewest fixed
-    latencies; past SLICE_MAX the last slice's own time shows at the end, so there are more of them.
-    """
-    want = min(-(-chunk // channels), SLICE_MAX)
-    want = max(want, -(-chunk // (channels * SLICES_MAX)), 1)
-    return -(-want // mtu) * mtu
 
 
 def build(head: Plan, moves: Sequence[Move], machine: Machine, *, whole: bool = False) -> Plan:

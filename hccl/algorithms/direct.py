@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hccl.algorithms.ranges import Range, blocks, chunks, fold
+from hccl.moves import Move
 from hccl.plan import Plan
-from hccl.schedule import Move
 
 ORDER = "((x[0] op x[1]) op ...) op x[n-1]"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hccl.algorithms.ranges import Range, blocks, chunks, send
+from hccl.moves import Move
 from hccl.plan import Plan
-from hccl.schedule import Move
 
 ORDER = (
     "p = largest power of two up to n; y[i] = x[i] op x[i+p] (x[i] where there is no rank i+p), i < p; "

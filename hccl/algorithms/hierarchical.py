@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hccl.algorithms.ranges import blocks, chunks, fold
+from hccl.moves import Move
 from hccl.plan import Plan
-from hccl.schedule import Move
 
 ORDERS = {
     "all_reduce": "K = size of the smallest group, m groups, chunk k of K (as of a ring): P[g] = ((x[g0] op x[g1]) op ...) over the ranks of group g; "

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from hccl.layout import Layout
-from hccl.schedule import UNIT, Move
+from hccl.moves import UNIT, Move
 
 Range = tuple[int, int]
 

@@ -25,8 +25,8 @@ from itertools import pairwise
 from hccl.algorithms.ranges import chunk_bounds
 from hccl.dtypes import check_reduction, itemsize
 from hccl.errors import UsageError
+from hccl.moves import COPY_MAX, UNIT, slice_bytes
 from hccl.plan import ChunkOp, Plan, Ref
-from hccl.schedule import COPY_MAX, UNIT, slice_bytes
 
 SLOTS = 8
 LEAD = 4

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hccl.algorithms.ranges import Range, blocks, chunks
+from hccl.moves import Move
 from hccl.plan import Plan
-from hccl.schedule import Move
 
 ORDERS = {
     "reduce_scatter": "block c = ((x[c+1] op x[c+2]) op ...) op x[c], ranks modulo n",

@@ -14,8 +14,9 @@ from hccl.algorithms import direct, halving, hierarchical, ring, ring_moves, tre
 from hccl.dtypes import check_dtype, check_reduction, engine_of
 from hccl.errors import UsageError, integer
 from hccl.layout import COLLECTIVES, MATRIX, REDUCING, ROOTED, SPLIT
+from hccl.moves import COPY_MAX, Machine, Move
 from hccl.plan import ChunkOp, Plan, Ref
-from hccl.schedule import COPY_MAX, Machine, Move, build
+from hccl.schedule import build
 
 Maker = Callable[[Plan], Iterable[Move]]
 ALGORITHMS: dict[str, dict[str, Maker]] = {

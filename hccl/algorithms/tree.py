@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hccl.algorithms.ranges import Range, blocks, chunk_bounds, send
+from hccl.moves import Move
 from hccl.plan import Plan
-from hccl.schedule import Move
 
 ORDER = "y[v] = (x[v] op y[2v+1]) op y[2v+2] over the list root, root+1, ... modulo n (all_reduce: root 0)"
 ORDER_DOUBLE = (

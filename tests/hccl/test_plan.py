@@ -8,9 +8,9 @@ import pytest
 from hccl.algorithms.ranges import chunk_bounds
 from hccl.algorithms.ring import all_reduce
 from hccl.errors import PlanError
+from hccl.moves import slice_bytes
 from hccl.plan import Plan
 from hccl.proof import prove
-from hccl.schedule import slice_bytes
 
 
 def test_json_round_trip() -> None:

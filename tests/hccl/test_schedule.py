@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hccl.algorithms.table import ALGORITHMS, check_groups, make
 from hccl.errors import PlanError, UsageError
 from hccl.layout import MATRIX, REDUCING, ROOTED, SPLIT, layout
+from hccl.moves import Machine
 from hccl.plan import ChunkOp, Plan, Ref
 from hccl.proof import prove
-from hccl.schedule import Machine
 from hccl.stages import staged
 
 ALL = [(c, a) for c, known in ALGORITHMS.items() for a in known]
