@@ -314,7 +314,7 @@ def test_a_rank_that_does_not_come(rtl: Device, monkeypatch: pytest.MonkeyPatch)
     kept, ring, abort = [], queue.doorbell, comm.abort
     monkeypatch.setattr(queue, "doorbell", lambda n=None: kept.append(ring(n)) or (2, "wq_tail", 0, before))
     before = rtl.read_reg(2, "wq_tail", 0)
-    monkeypatch.setattr(comm, "abort", lambda why: (rtl.write_regs(kept), abort(why)))  # it comes when all is over
+    monkeypatch.setattr(comm, "abort", lambda why: (rtl.write_regs(kept), abort(why))[1])  # it comes when all is over
     with pytest.raises(CollectiveTimeout, match=r"not done within 20000 cycles; not done: .*rank 2 \(1 of 1 queues\)") as e:
         run(comm, (4, "float32", "sum", 129, False), np.random.default_rng(0), deadline=20000)
     state = e.value.state
@@ -340,7 +340,7 @@ def test_a_message_longer_than_its_receive(rtl: Device) -> None:
     with Communicator(rtl, 2) as comm:
         run(comm, (2, "float32", "sum", 129, False), np.random.default_rng(0))
         a, b = comm.executor.wqs[0][0], comm.executor.wqs[1][0]
-        send, recv = comm._qps[0][0, 0, 1], comm._qps[1][0, 1, 0]
+        send, recv = comm.executor.qps[0][0, 0, 1], comm.executor.qps[1][0, 1, 0]
         out, source = comm.executor.mrs[1]["output"], comm.executor.mrs[0]["input"]
         before = rtl.mem_read(1, out.addr, out.length)
         b.post(opcode=Op.RECV, qpn=recv.qpn, addr_d=out.addr, length=64, lkey=out.lkey, flags=int(Flag.SIGNALED | Flag.EVENT))
@@ -403,7 +403,7 @@ def test_first_psns_are_the_same_on_every_device(golden: Device) -> None:
         for n in (2, 4, 1, 3):
             with Communicator(device, n) as comm:
                 comm.all_reduce([np.ones(1000, np.float32)] * n)
-                out.append([device.read_reg(r, f"qp_{k}_psn", q.qpn) for r in range(n) for q in comm._qps[r].values() for k in ("sq", "rq")])
+                out.append([device.read_reg(r, f"qp_{k}_psn", q.qpn) for r in range(n) for q in comm.executor.qps[r].values() for k in ("sq", "rq")])
         return out
 
     with open_device("rtl", PARAMS) as rtl, open_device("golden", PARAMS) as model:
