@@ -48,7 +48,7 @@ NIC_REQUEST = Record(
     320,
     [
         field("tag", 16),
-        field("opcode", 8, "wqe.Op: SEND, RECV, WRITE"),
+        field("opcode", 8, "wqe.Op: SEND, SEND_IMM, RECV, WRITE, WRITE_IMM"),
         field("_pad", 8),
         field("qpn", 24),
         field("_pad2", 8),

@@ -71,6 +71,10 @@ HAS_AETH = frozenset({Opcode.ACK, Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPON
 HAS_IMM = frozenset({Opcode.SEND_LAST_IMM, Opcode.SEND_ONLY_IMM, Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY_IMM})
 
 
+READ_RESPONSES = frozenset({
+    Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_MIDDLE, Opcode.READ_RESPONSE_LAST, Opcode.READ_RESPONSE_ONLY})
+
+
 class Syndrome(IntEnum):
     """AETH syndrome: bits 6:5 the kind, 4:0 credit count, RNR timer code or NAK code."""
 
@@ -80,6 +84,10 @@ class Syndrome(IntEnum):
     NAK_INVALID = 0x61
     NAK_ACCESS = 0x62
     NAK_OPERATIONAL = 0x63
+
+
+# Timer field of an RNR NAK, by code: what the sender waits, in units of 0.01 ms (IBA vol. 1 table 45).
+RNR_UNITS = (65536, 1, 2, 3, *(base << shift for shift in range(14) for base in (4, 6)))
 
 
 class DropReason(IntEnum):

@@ -121,8 +121,9 @@ class NicParams(Params):
     ack_every: int = 4  # packets per coalesced ACK inside a message; its last packet always asks for one
     timeout: int = 4096  # cycles without progress before a retransmission
     retries: int = 7
-    rnr_timer: int = 512  # cycles the sender waits after an RNR NAK
+    rnr_timer: int = 512  # cycles of a unit of the RNR timer (the standard's 0.01 ms): what a sender waits after an RNR NAK of code 1
     rnr_retries: int = 7
+    rnr_code: int = 1  # timer field of the RNR NAKs sent (spec.packet.RNR_UNITS)
     rx_buffer_flits: int = 512
 
     def __post_init__(self) -> None:
@@ -136,6 +137,7 @@ class NicParams(Params):
         self._range("retries", 0, 7)
         self._range("rnr_timer", 1, 1 << 24)
         self._range("rnr_retries", 0, 7)
+        self._range("rnr_code", 0, 31)
         if self.rx_buffer_flits * 64 < 2 * (self.mtu + 128):
             raise ValueError(
                 f"NicParams.rx_buffer_flits = {self.rx_buffer_flits}: expected room for two packets of {self.mtu} B"

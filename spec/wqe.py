@@ -23,6 +23,7 @@ class Op(IntEnum):
     COPY = 7  # addr_d = addr_a, length bytes
     WAIT = 8  # until 32-bit word at addr_a `cmp` imm (unsigned)
     SET = 9  # 32-bit word at addr_d = imm
+    SEND_IMM = 10  # as SEND; the CQE of the peer's RECV carries imm
 
 
 class Flag(IntFlag):
@@ -71,6 +72,7 @@ class Status(IntEnum):
     LOC_QP_OP_ERR = 2  # unknown opcode, or one this queue pair or engine cannot run
     LOC_PROT_ERR = 4  # local address outside its memory region, or wrong lkey
     WR_FLUSH_ERR = 5  # not run: the queue or queue pair was already in error
+    BAD_RESP_ERR = 7  # a READ's response that does not fit its request
     REM_INV_REQ_ERR = 9
     REM_ACCESS_ERR = 10
     REM_OP_ERR = 11
@@ -92,7 +94,7 @@ WQE = Record(
         field("rop", 4, "ReduceOp"),
         field("dtype", 4, "DType"),
         field("wr_id", 32, "copied to the CQE"),
-        field("qpn", 24, "queue pair of SEND, RECV, WRITE, WRITE_IMM, READ"),
+        field("qpn", 24, "queue pair of SEND, SEND_IMM, RECV, WRITE, WRITE_IMM, READ"),
         field("cmp", 8, "Compare, for WAIT"),
         field("length", 32, "bytes"),
         field("addr_a", 64, "source; operand A; WAIT's word"),

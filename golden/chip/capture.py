@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from golden.net.pcap import Writer, link_names
-from golden.net.wire import packets
+from golden.net.wire import packets, responses
 from golden.nic.packet import build
 from spec.packet import PSN_BITS, Opcode, Syndrome
 from spec.params import NicParams
+from spec.wqe import Op
 
 if TYPE_CHECKING:
     from golden.nic.qp import Nic, QueuePair
@@ -38,6 +39,9 @@ class Capture:
         """
         (nic, qp), (there, other) = source, target
         p: NicParams = nic.params
+        if wqe["opcode"] == Op.READ:
+            self._read(source, target, wqe, payload, refused)
+            return
         cut = packets(wqe["opcode"], wqe["length"], p.mtu)
         every, at = min(p.ack_every, p.window), 0
         for i, (opcode, size) in enumerate(cut):
@@ -56,6 +60,19 @@ class Capture:
                 self._packet(there, nic, other.dest_qp, {"opcode": int(Opcode.ACK), "psn": psn, "syndrome": syndrome, "msn": msn}, b"")
             if at_fault:
                 return
+
+    def _read(
+        self, source: tuple[Nic, QueuePair], target: tuple[Nic, QueuePair], wqe: dict[str, int], payload: bytes, refused: tuple[int, int] | None
+    ) -> None:
+        (nic, qp), (there, other) = source, target
+        meta = {"opcode": int(Opcode.READ_REQUEST), "ack_req": 1, "psn": qp.sq_psn, "va": wqe["addr_a"], "rkey": wqe["rkey"], "dma_len": wqe["length"]}
+        self._packet(nic, there, qp.dest_qp, meta, b"")
+        answer = [(Opcode.ACK, 0)] if refused else responses(wqe["length"], nic.params.mtu)
+        at, msn, syndrome = 0, (other.msn + (not refused)) & MASK, refused[1] if refused else int(Syndrome.ACK)
+        for i, (opcode, size) in enumerate(answer):
+            meta = {"opcode": int(opcode), "psn": (qp.sq_psn + i) & MASK, "msn": msn, "syndrome": syndrome}  # a MIDDLE carries no AETH
+            self._packet(there, nic, other.dest_qp, meta, payload[at : at + size])
+            at += size
 
     def _packet(self, sender: Nic, receiver: Nic, qp: int, meta: dict[str, int], payload: bytes) -> None:
         frame = build({**meta, "dest_node": receiver.node, "dest_qp": qp}, payload, sender.node)

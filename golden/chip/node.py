@@ -28,12 +28,12 @@ class Node:
     """`network(node)` finds another node's NIC by its `node` register, or None."""
 
     def __init__(
-        self, params: NodeParams, number: int, network: Callable[[int], Nic | None], *, immediate: bool = False
+        self, params: NodeParams, number: int, network: Callable[[int], Nic | None]
     ):
         self.params = params
         self.table = register_table(params)
         self.memory = Memory(params.mem.size_bytes)
-        self.nic = Nic(number, params.nic, self.memory, network, immediate=immediate)
+        self.nic = Nic(number, params.nic, self.memory, network)
         self.engine = MessageEngine(params, self.memory, self.nic)
         for r in self.table.values():
             if r.access == "rw" and r.reset:

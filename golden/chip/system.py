@@ -48,13 +48,12 @@ class System:
     Args:
         seed: draws the order in which actors act; None: a fixed order.
         capture: sees every message.
-        immediate: the NIC carries out WRITE_IMM (else LOC_QP_OP_ERR, as for READ).
     """
 
-    def __init__(self, params: SystemParams, *, seed: int | None = None, capture: Capture | None = None, immediate: bool = False):
+    def __init__(self, params: SystemParams, *, seed: int | None = None, capture: Capture | None = None):
         self.params = params
         self.seed = seed
-        self.nodes = [Node(params.node, i, self._find, immediate=immediate) for i in range(params.nodes)]
+        self.nodes = [Node(params.node, i, self._find) for i in range(params.nodes)]
         for port, n in enumerate(self.nodes):
             n.nic.capture, n.nic.port = capture, port
         self.steps = 0

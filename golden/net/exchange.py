@@ -56,7 +56,7 @@ def exchange(
                 ends[to].receive(*received)
             else:
                 ends[to].dropped += 1
-        if flying or now or any(e.replies or e.requester.ready for e in ends):
+        if flying or now or any(e.replies or e.responder.responses or e.requester.ready for e in ends):
             continue
         if any(e.requester.waiting_rnr for e in ends):
             for e in ends:

@@ -37,7 +37,7 @@ from spec.params import NodeParams
 from spec.wqe import CQE, CQE_BYTES, WQE, WQE_BYTES, Compare, DType, Flag, Op, ReduceOp, Status
 
 M32 = 0xFFFFFFFF
-QP_OPS = frozenset({Op.SEND, Op.RECV, Op.WRITE, Op.WRITE_IMM, Op.READ})
+QP_OPS = frozenset({Op.SEND, Op.SEND_IMM, Op.RECV, Op.WRITE, Op.WRITE_IMM, Op.READ})
 COMPARE: dict[int, Callable[[int, int], bool]] = {
     Compare.EQ: int.__eq__,
     Compare.NE: int.__ne__,

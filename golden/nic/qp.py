@@ -6,8 +6,7 @@ Rules (packet by packet in `golden.nic.transport`; both end alike):
 2. Posting: SEND and WRITE need RTS (SQD holds them), RECV needs INIT, RTR, RTS or SQD, else LOC_QP_OP_ERR; on ERR
    WR_FLUSH_ERR; a queue pair number that does not exist LOC_QP_OP_ERR. A RECV is checked when posted, its region for the
    whole length (more than 2^31 bytes LOC_LEN_ERR, else LOC_PROT_ERR); a bad one ends when all before it are done.
-3. Of a message whose turn it is, refused before anything is sent: READ, and WRITE_IMM without `immediate`,
-   LOC_QP_OP_ERR; more than 2^31 bytes LOC_LEN_ERR; outside its region LOC_PROT_ERR; outside memory MEM_ERR.
+3. Of a message whose turn it is, refused before anything is sent: other operations, LOC_QP_OP_ERR; more than 2^31 bytes LOC_LEN_ERR; outside its region LOC_PROT_ERR; outside memory MEM_ERR.
 4. A message waits while the peer's queue pair is not receiving (RTR, RTS, SQD), names another node, or expects
    earlier PSNs: RETRY_EXC_ERR when it is given up (`expire`). It waits while the peer has no RECV for it: RNR_RETRY_EXC_ERR
    (this model counts no retries: also where `rnr_retries` is 7, with which hardware would wait on).
@@ -22,6 +21,8 @@ Rules (packet by packet in `golden.nic.transport`; both end alike):
    RECV outside memory                   MEM_ERR, info: a   REM_OP_ERR, info 0x63
    WRITE not allowed by rkey             --                 REM_ACCESS_ERR, info 0x62
    WRITE outside memory                  --                 REM_OP_ERR, info 0x63
+   READ not allowed by rkey              --                 REM_ACCESS_ERR, info 0x62
+   READ from outside memory              --                 REM_OP_ERR, info 0x63
    ====================================  =================  =========================
 
    a: the address of the packet that failed. The whole packets before it are in memory; of its own bytes nothing is said.
@@ -38,7 +39,7 @@ from typing import TYPE_CHECKING
 
 from golden.mem.memory import AccessError, Memory, RegionTable
 from golden.nic.me import Work
-from golden.nic.requester import MAX_MESSAGE
+from golden.nic.requester import MAX_MESSAGE, MESSAGES
 from spec.packet import PSN_BITS, Syndrome, segment
 from spec.params import NicParams
 from spec.registers import Access, QpState
@@ -76,10 +77,9 @@ class Nic:
     port = 0
 
     def __init__(
-        self, node: int, params: NicParams, memory: Memory, peer: Callable[[int], Nic | None], *, immediate: bool = False
+        self, node: int, params: NicParams, memory: Memory, peer: Callable[[int], Nic | None]
     ):
         self.node, self.params, self.memory, self.peer = node, params, memory, peer
-        self.ops = frozenset({Op.SEND, Op.WRITE, Op.WRITE_IMM} if immediate else {Op.SEND, Op.WRITE})
         self.regions = RegionTable(params.mrs)
         self.qps = [QueuePair(i) for i in range(params.qps)]
         self.active: dict[int, QueuePair] = {}  # queue pairs with messages to send
@@ -170,12 +170,13 @@ class Nic:
             return False
         work = qp.sq[0]
         w, n = work.wqe, work.wqe["length"]
-        if work.op not in self.ops or n > MAX_MESSAGE:
-            self.fail(qp, work, Status.LOC_LEN_ERR if work.op in self.ops else Status.LOC_QP_OP_ERR)
+        if work.op not in MESSAGES or n > MAX_MESSAGE:
+            self.fail(qp, work, Status.LOC_LEN_ERR if work.op in MESSAGES else Status.LOC_QP_OP_ERR)
             return True
         try:
-            self.regions.check(w["lkey"], w["addr_a"], n, 0, Status.LOC_PROT_ERR)
-            self.memory.check(w["addr_a"], n)
+            laddr = w["addr_d" if work.op == Op.READ else "addr_a"]
+            self.regions.check(w["lkey"], laddr, n, Access.LOCAL_WRITE if work.op == Op.READ else 0, Status.LOC_PROT_ERR)
+            self.memory.check(laddr, n)
         except AccessError as e:
             self.fail(qp, work, e.status, e.address)
             return True
@@ -194,11 +195,12 @@ class Nic:
         if ahead:
             there.counters["nic_duplicates"] += min(count, (1 << PSN_BITS) - ahead)
         else:
-            status, info, whole = there.receive(other, work, self.memory)
+            serve = there.serve_read if work.op == Op.READ else there.receive
+            status, info, whole = serve(other, work, self.memory)
             if status == Status.RNR_RETRY_EXC_ERR:
                 return self._hold(qp, f"{name} has no RECV posted", status)
             if self.capture is not None:
-                data = self.memory.view(w["addr_a"], n).tobytes()
+                data = self.memory.view(laddr, n).tobytes()
                 self.capture.message((self, qp), (there, other), w, data, refused=None if status == Status.SUCCESS else (whole, info))
             if status != Status.SUCCESS:
                 there.counters["nic_naks"] += 1
@@ -212,13 +214,27 @@ class Nic:
         work.finish(byte_len=n)
         return True
 
+    def serve_read(self, qp: QueuePair, asked: Work, to: Memory) -> tuple[Status, int, int]:
+        """Carry out a peer's READ into its memory; as :meth:`receive`."""
+        w, n = asked.wqe, asked.wqe["length"]
+        try:
+            self.regions.check(w["rkey"], w["addr_a"], n, Access.REMOTE_READ, Status.REM_ACCESS_ERR)
+            self.memory.check(w["addr_a"], n)
+        except AccessError as e:
+            self.fail(qp, None, e.status)
+            if e.status == Status.REM_ACCESS_ERR:
+                return e.status, Syndrome.NAK_ACCESS, 0
+            return Status.REM_OP_ERR, Syndrome.NAK_OPERATIONAL, 0
+        to.write(w["addr_d"], self.memory.view(w["addr_a"], n))
+        return Status.SUCCESS, 0, 0
+
     def receive(self, qp: QueuePair, sent: Work, source: Memory) -> tuple[Status, int, int]:
         """Carry out a message at its destination: the status for the sender, its `info`, and the packets before one that was refused."""
         w, n, mtu = sent.wqe, sent.wqe["length"], self.params.mtu
         data = source.view(w["addr_a"], n)
-        needs_recv = sent.op in (Op.SEND, Op.WRITE_IMM)
+        needs_recv = sent.op != Op.WRITE
         recv = qp.rq[0] if needs_recv and qp.rq else None
-        if sent.op == Op.SEND:
+        if sent.op in (Op.SEND, Op.SEND_IMM):
             if recv is None:
                 return Status.RNR_RETRY_EXC_ERR, 0, 0
             r, capacity = recv.wqe, recv.wqe["length"]
@@ -252,7 +268,7 @@ class Nic:
             self.memory.write(w["addr_d"], data)
         if recv is not None:
             qp.rq.popleft()
-            recv.finish(byte_len=n, imm=w["imm"] if sent.op == Op.WRITE_IMM else 0)
+            recv.finish(byte_len=n, imm=w["imm"] if sent.op in (Op.SEND_IMM, Op.WRITE_IMM) else 0)
             self._look(qp)
         return Status.SUCCESS, 0, 0
 
@@ -279,6 +295,8 @@ class Nic:
         """Packets as a lossless link would see them: every data packet, an ACK for each that asks for one."""
         asks = sum(1 for i in range(1, count + 1) if i == count or i % self.params.ack_every == 0)
         self.messages.append((int(work.op), work.wqe["length"]))
+        if work.op == Op.READ:
+            count, asks = 1, count
         for nic, sent, got in ((self, count, asks), (there, asks, count)):
             nic.counters["nic_tx_packets"] += sent
             nic.counters["nic_rx_packets"] += got

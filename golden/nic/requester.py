@@ -3,34 +3,44 @@
 1. Messages leave in order, in packets of `mtu` bytes (`golden.net.wire.packets`), PSNs one up each modulo 2^24; at
    most `window` unacknowledged packets. The last packet of a message asks for an acknowledgement, and every
    `ack_every`-th in it (or every `window`-th, if that is less).
-2. An ACK for PSN p acknowledges all packets up to p; PSNs that are not outstanding are ignored.
+2. An ACK for PSN p acknowledges all packets up to p; ACKs and NAKs of PSNs that are not outstanding are ignored.
 3. A PSN NAK or an RNR NAK for p acknowledges all before p and goes back to p, at once or when the RNR timer ends. A
    timeout goes back to the oldest unacknowledged packet. Restarts without an acknowledgement in between beyond
    `retries`: RETRY_EXC_ERR; RNR NAKs beyond `rnr_retries`: RNR_RETRY_EXC_ERR (7 is seven, not "for ever").
 4. NAKs of invalid request, access and operation end the message of p in REM_INV_REQ_ERR, REM_ACCESS_ERR and
-   REM_OP_ERR with the syndrome as `info`. Refused before its first packet, once all earlier messages are acknowledged:
-   READ, and WRITE_IMM without `immediate` (LOC_QP_OP_ERR), more than 2^31 bytes (LOC_LEN_ERR), a source outside its
+   REM_OP_ERR with the syndrome as `info`; codes that the standard reserves end it as an invalid request. Bit 7 of a syndrome is ignored, as are
+   syndromes 0x40 to 0x5F. Refused before its first packet, once all earlier messages are acknowledged:
+   other operations (LOC_QP_OP_ERR), more than 2^31 bytes (LOC_LEN_ERR), a source outside its
    region (LOC_PROT_ERR) or outside memory (MEM_ERR).
-5. After an error everything left is flushed, and nothing is sent any more.
+5. READ takes a PSN for each of its responses. Its request leaves when all before it was sent, and nothing follows it until the last response is in
+   memory. The responses come in order from the oldest that is missing, and acknowledge all before the READ; an ACK acknowledges nothing of a
+   READ. A response further on shows a loss: once until the next comes, the requester goes back as for a PSN NAK. Going back asks anew for what is
+   missing (PSN, address and length of the rest). A response while no request is out is ignored; one that is due and has another length or place
+   in the message than its PSN (FIRST and MIDDLE are one, for requests for the rest begin anew) ends the READ in BAD_RESP_ERR.
+6. After an error everything left is flushed, and nothing is sent any more.
 """
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from golden.mem.memory import AccessError, Memory, RegionTable
 from golden.net.wire import packets
-from spec.packet import PSN_BITS, Opcode, Syndrome
+from spec.packet import PSN_BITS, Opcode, Syndrome, segment
 from spec.params import NicParams
+from spec.registers import Access
 from spec.wqe import Op, Status
 
 MASK = (1 << PSN_BITS) - 1
 MAX_MESSAGE = 1 << 31
+MESSAGES = frozenset({Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM, Op.READ})
 
 Meta = dict[str, int]
 Packet = tuple[Meta, bytes]
 
-NAK_STATUS = {
+NAK_STATUS: dict[int, Status] = {
     Syndrome.NAK_INVALID: Status.REM_INV_REQ_ERR,
     Syndrome.NAK_ACCESS: Status.REM_ACCESS_ERR,
     Syndrome.NAK_OPERATIONAL: Status.REM_OP_ERR,
@@ -39,7 +49,7 @@ NAK_STATUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A message to send: SEND, WRITE or WRITE_IMM; or a RECV (`laddr`, `length`: capacity, `lkey`)."""
+    """A message: SEND, SEND_IMM, WRITE, WRITE_IMM or READ (`laddr`: where to); or a RECV (`laddr`, `length`: capacity, `lkey`)."""
 
     tag: int
     op: Op
@@ -84,7 +94,6 @@ class Requester:
     waiting_rnr: bool = False
     completions: list[Completion] = field(default_factory=list)
     retransmits: int = 0
-    immediate: bool = False
 
     def __post_init__(self) -> None:
         self.una = self.psn
@@ -94,6 +103,9 @@ class Requester:
         self.window: deque[_Sent] = deque()  # sent, not acknowledged
         self.cursor = 0  # next of `window` to send; its length: none to send again
         self.retries = self.rnr_retries = 0
+        self.read: Request | None = None  # the READ under way
+        self.read_first = 0  # its first PSN; `psn` is one above its last
+        self.asked = self.gap = False  # its request is out; a gap in its responses has been answered
 
     def post(self, request: Request) -> None:
         if self.failed:
@@ -107,8 +119,12 @@ class Requester:
         if self.failed or self.waiting_rnr:
             return None
         if self.cursor == len(self.window):
+            if self.read is not None:
+                return self._ask()
             if len(self.window) == self.params.window or not (self.cut or self._cut_next()):
                 return None
+            if self.read is not None:
+                return self._ask()
             self.window.append(self.cut.popleft())
             self.psn = (self.psn + 1) & MASK
         sent = self.window[self.cursor]
@@ -120,6 +136,50 @@ class Requester:
         }
         return meta, self.memory.view(r.laddr + sent.offset, sent.size).tobytes()
 
+    @property
+    def _due(self) -> int:
+        """PSN of the READ's next response."""
+        return self.read_first if self.window else self.una
+
+    def _ask(self) -> Packet | None:
+        r = self.read
+        if r is None or self.asked:
+            return None
+        self.asked = True
+        at = ((self._due - self.read_first) & MASK) * self.params.mtu
+        return {
+            "opcode": int(Opcode.READ_REQUEST), "ack_req": 1, "psn": self._due, "length": 0, "va": r.raddr + at, "rkey": r.rkey,
+            "dma_len": r.length - at, "imm": 0,
+        }, b""  # fmt: skip
+
+    def response(self, meta: Meta, payload: bytes) -> None:
+        """A READ response."""
+        r = self.read
+        if self.failed or r is None or not self.asked:
+            return
+        total, index, due = (self.psn - self.read_first) & MASK, (meta["psn"] - self.read_first) & MASK, (self._due - self.read_first) & MASK
+        if not due <= index < total:
+            return
+        if index > due:
+            if not self.gap:
+                self.gap = True
+                self._restart()
+            return
+        self._acknowledge(len(self.window))
+        last, at = index == total - 1, index * self.params.mtu
+        ends = meta["opcode"] in (Opcode.READ_RESPONSE_LAST, Opcode.READ_RESPONSE_ONLY)
+        if ends != last or len(payload) != (r.length - at if last else self.params.mtu):
+            self.fail(Status.BAD_RESP_ERR)
+            return
+        self.memory.write(r.laddr + at, np.frombuffer(payload, np.uint8))
+        self.una = (self.una + 1) & MASK
+        self.retries = self.rnr_retries = 0
+        self.gap = False
+        if last:
+            self.read = None
+            self.messages.popleft()
+            self.completions.append(Completion(tag=r.tag, status=Status.SUCCESS, byte_len=r.length))
+
     def _cut_next(self) -> bool:
         if not self.unsent:
             return False
@@ -129,6 +189,10 @@ class Requester:
                 self.fail(refusal.status, refusal.address)
             return False
         self.unsent.popleft()
+        if r.op == Op.READ:
+            self.read, self.read_first, self.asked, self.gap = r, self.psn, False, False
+            self.psn = (self.psn + len(segment(r.length, self.params.mtu))) & MASK
+            return True
         every, offset = min(self.params.ack_every, self.params.window), 0
         cut = packets(r.op, r.length, self.params.mtu)
         for i, (opcode, size) in enumerate(cut):
@@ -141,12 +205,13 @@ class Requester:
     def _refusal(self) -> AccessError | None:
         """Why the next message may not be sent."""
         r = self.unsent[0]
-        if r.op not in (Op.SEND, Op.WRITE) and not (self.immediate and r.op == Op.WRITE_IMM):
-            return AccessError(Status.LOC_QP_OP_ERR, 0, f"{r.op.name} is not carried out")
+        if r.op not in MESSAGES:
+            return AccessError(Status.LOC_QP_OP_ERR, 0, f"{r.op!r} is not carried out")
         if r.length > MAX_MESSAGE:
             return AccessError(Status.LOC_LEN_ERR, 0, f"{r.length} bytes")
         try:
-            self.regions.check(r.lkey, r.laddr, r.length, 0, Status.LOC_PROT_ERR)
+            need = Access.LOCAL_WRITE if r.op == Op.READ else 0
+            self.regions.check(r.lkey, r.laddr, r.length, need, Status.LOC_PROT_ERR)
             self.memory.check(r.laddr, r.length)
         except AccessError as e:
             return e
@@ -159,6 +224,8 @@ class Requester:
             return False
         if self.cursor < len(self.window):
             return True
+        if self.read is not None:
+            return not self.asked
         if len(self.window) == self.params.window:
             return False
         return bool(self.cut) or (bool(self.unsent) and (not self.window or self._refusal() is None))
@@ -167,30 +234,32 @@ class Requester:
         """An acknowledge packet."""
         if self.failed:
             return
-        syndrome, count = meta["syndrome"], (meta["psn"] - self.una) & MASK
+        syndrome, count = meta["syndrome"] & 0x7F, (meta["psn"] - self.una) & MASK
+        if count >= (self.psn - self.una if self.read is not None else len(self.window)) & MASK:
+            return
+        count = min(count + (syndrome >> 5 == 0), len(self.window))
         if syndrome >> 5 == 0:
-            if count < len(self.window):
-                self._acknowledge(count + 1)
-        elif syndrome == Syndrome.NAK_PSN:
-            if count <= len(self.window):
-                self._acknowledge(count)
-                if self.cursor:
-                    self._restart()
-        elif count < len(self.window) and syndrome >> 5 == 1:
             self._acknowledge(count)
-            self.cursor = 0
+        elif syndrome == Syndrome.NAK_PSN:
+            self._acknowledge(count)
+            if self.cursor or (self.read is not None and self.asked):
+                self._restart()
+        elif syndrome >> 5 == 1:
+            self._acknowledge(count)
+            self.cursor = self.retries = 0
+            self.asked = False
             self.rnr_retries += 1
             if self.rnr_retries > self.params.rnr_retries:
                 self.fail(Status.RNR_RETRY_EXC_ERR)
             else:
                 self.waiting_rnr = True
-        elif count < len(self.window) and syndrome in NAK_STATUS:
+        elif syndrome >> 5 == 3:
             self._acknowledge(count)
-            self.fail(NAK_STATUS[Syndrome(syndrome)], syndrome)
+            self.fail(NAK_STATUS.get(syndrome, Status.REM_INV_REQ_ERR), syndrome)
 
     def timeout(self) -> None:
         """No progress for the time of `timeout`."""
-        if self.window and not self.failed and not self.waiting_rnr:
+        if (self.window or self.read is not None) and not self.failed and not self.waiting_rnr:
             self._restart()
 
     def rnr_expired(self) -> None:
@@ -213,7 +282,8 @@ class Requester:
 
     def _restart(self) -> None:
         self.cursor = 0
-        if not self.window:
+        self.asked = False
+        if not self.window and self.read is None:
             return
         self.retries += 1
         if self.retries > self.params.retries:
@@ -231,6 +301,7 @@ class Requester:
             status, info = Status.WR_FLUSH_ERR, 0
         for q in (self.messages, self.unsent, self.cut, self.window):
             q.clear()
+        self.read = None
 
     @property
     def busy(self) -> bool:

@@ -14,7 +14,7 @@ from collections import deque
 from golden.mem.memory import Memory, RegionTable
 from golden.nic.requester import Completion, Meta, Packet, Request, Requester
 from golden.nic.responder import Responder
-from spec.packet import Opcode
+from spec.packet import READ_RESPONSES, Opcode
 from spec.params import NicParams
 from spec.wqe import Op, Status
 
@@ -24,12 +24,12 @@ class Endpoint:
 
     def __init__(
         self, params: NicParams, memory: Memory, regions: RegionTable, *, node: int, qpn: int, dest_node: int,
-        dest_qp: int, sq_psn: int = 0, rq_psn: int = 0, immediate: bool = False,
+        dest_qp: int, sq_psn: int = 0, rq_psn: int = 0,
     ):
         self.node, self.qpn, self.dest_node, self.dest_qp = node, qpn, dest_node, dest_qp
         self.memory, self.regions = memory, regions
-        self.requester = Requester(params, memory, regions, psn=sq_psn, immediate=immediate)
-        self.responder = Responder(params, memory, regions, psn=rq_psn, immediate=immediate)
+        self.requester = Requester(params, memory, regions, psn=sq_psn)
+        self.responder = Responder(params, memory, regions, psn=rq_psn)
         self.replies: deque[Meta] = deque()
         self.dropped = 0
 
@@ -39,7 +39,7 @@ class Endpoint:
 
     def next_packet(self) -> Packet | None:
         """The next packet for the link, acknowledgements first; meta is whole (destination filled in)."""
-        out = (self.replies.popleft(), b"") if self.replies else self.requester.next_packet()
+        out = (self.replies.popleft(), b"") if self.replies else self.responder.next_response() or self.requester.next_packet()
         self._couple()
         if out is None:
             return None
@@ -51,6 +51,8 @@ class Endpoint:
             self.dropped += 1
         elif meta["opcode"] == Opcode.ACK:
             self.requester.receive(meta)
+        elif meta["opcode"] in READ_RESPONSES:
+            self.requester.response(meta, payload)
         else:
             reply = self.responder.receive(meta, payload)
             if reply is not None:

@@ -3,10 +3,10 @@
 Members
     `request`  In stream NIC_REQUEST
     `check`    Out(CheckSignature): local protection
-    `send`     Out stream post_layout: to the requester (SEND, WRITE, and everything that cannot run)
+    `send`     Out stream post_layout: to the requester (SEND, WRITE, with or without immediate, and everything that cannot run)
     `recv`     Out stream post_layout: to the responder (RECV)
 
-`status` of what goes out: LOC_QP_OP_ERR (opcode other than SEND, RECV, WRITE; or no such QP, with `immediate` set), LOC_LEN_ERR
+`status` of what goes out: LOC_QP_OP_ERR (an opcode that is not in CARRIED_OUT; or no such QP, with `immediate` set), LOC_LEN_ERR
 (more than 2^31 bytes), LOC_PROT_ERR (region, bounds; RECV needs LOCAL_WRITE), else 0. A request waits here while the queue of its QP is
 full, and with it everything behind it.
 
@@ -14,7 +14,7 @@ Latency 3 cycles, interval 4.
 """
 from __future__ import annotations
 
-from amaranth.hdl import Module, Mux, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream
 from amaranth.lib.wiring import In, Out
 from amaranth.utils import exact_log2
@@ -27,6 +27,8 @@ from spec.interfaces import NIC_REQUEST
 from spec.params import NicParams
 from spec.registers import Access
 from spec.wqe import Op, Status
+
+CARRIED_OUT = (Op.SEND, Op.SEND_IMM, Op.RECV, Op.WRITE, Op.WRITE_IMM)
 
 
 class Post(Block):
@@ -46,7 +48,7 @@ class Post(Block):
         shift = exact_log2(self.nic.mtu)
         known = Signal()
         m.d.comb += [
-            known.eq((r.opcode == Op.SEND) | (r.opcode == Op.RECV) | (r.opcode == Op.WRITE)),
+            known.eq(Cat(r.opcode == op for op in CARRIED_OUT).any()),
             self.check.key.eq(r.lkey), self.check.addr.eq(r.laddr), self.check.length.eq(r.length),
             self.check.need.eq(Mux(r.opcode == Op.RECV, Access.LOCAL_WRITE.value, 0)),
             self.send.payload.eq(out), self.recv.payload.eq(out),

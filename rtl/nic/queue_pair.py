@@ -38,10 +38,9 @@ from rtl.common.block import Block
 from rtl.common.csr import IndexedRegisterSignature
 from rtl.common.layouts import layout
 from spec.interfaces import NIC_REQUEST
-from spec.packet import PSN_BITS
+from spec.packet import PSN_BITS, RNR_UNITS
 from spec.params import NicParams
 
-STAMP_BITS = 26  # timers run up to 2^24 cycles and are looked at far more often than every 2^26
 MAX_MESSAGE = 1 << 31  # bytes; at the smallest MTU still half of the PSN space
 
 COMMANDS = ("qp_state", "qp_sq_psn", "qp_rq_psn")  # command_layout.what
@@ -49,6 +48,11 @@ COMMANDS = ("qp_state", "qp_sq_psn", "qp_rq_psn")  # command_layout.what
 
 def qp_bits(p: NicParams) -> int:
     return exact_log2(p.qps)
+
+
+def stamp_bits(p: NicParams) -> int:
+    """Width of the timers' time: twice the longest wait, and more than looks are apart."""
+    return max(26, (p.rnr_timer * max(RNR_UNITS)).bit_length() + 1)
 
 
 def post_layout() -> data.StructLayout:
@@ -66,13 +70,13 @@ def send_context(p: NicParams) -> data.StructLayout:
         "state": 3, "epoch": 2, "queued": 1, "poison": 1, "rnr": 1,
         "head": ptr, "send": ptr, "good": ptr, "tail": ptr,
         "una": PSN_BITS, "nxt": PSN_BITS, "top": PSN_BITS, "post": PSN_BITS,
-        "stamp": STAMP_BITS, "retry": 3, "rnr_count": 3, "since_ack": 10,
+        "stamp": stamp_bits(p), "retry": 3, "rnr_count": 3, "rnr_code": 5, "since_ack": 10,
     })
 
 
 def send_entry() -> data.StructLayout:
     return data.StructLayout({
-        "tag": 16, "write": 1, "status": 8, "length": 32, "laddr": 64, "raddr": 64, "rkey": 32,
+        "tag": 16, "write": 1, "with_imm": 1, "status": 8, "length": 32, "laddr": 64, "raddr": 64, "rkey": 32, "imm": 32,
         "first": PSN_BITS, "last": PSN_BITS,
     })
 

@@ -5,7 +5,7 @@ a fault from the responder; a write of software; a payload read error; an overdu
 request; a timer look.
 
 Members
-    `post`        In stream post_layout: SEND and WRITE, and whatever cannot run
+    `post`        In stream post_layout: SEND and WRITE, with or without immediate, and whatever cannot run
     `ack`         In stream ack_layout: ACKs and NAKs received
     `read`        Out stream {addr, length}: payload of the packet just pushed on `packet` (packets of length 0 have none)
     `packet`      Out stream {meta: TX_META, qp, epoch}: packets in the order in which they leave
@@ -24,9 +24,10 @@ Rules
     3. `ack_req` is set on the last packet of a message, on every `ack_every`-th packet, and on the one that fills the window.
     4. An ACK or NAK counts only when its PSN lies in [una, top): sent and not acknowledged; others are ignored. ACK n acknowledges up to
        n, any NAK up to n-1. Messages wholly acknowledged complete with SUCCESS, in order.
-    5. NAK PSN: sending restarts at the oldest unacknowledged packet. RNR NAK: the same after `rnr_timer` cycles, at most `rnr_retries` times
-       without progress (7: no limit), then RNR_RETRY_EXC_ERR. `timeout` cycles without progress after a packet was sent: restart; the
-       timeout after `retries` of them without progress ends in RETRY_EXC_ERR. Other NAKs: REM_INV_REQ_ERR, REM_ACCESS_ERR, REM_OP_ERR.
+    5. NAK PSN: sending restarts at the oldest unacknowledged packet, if any was sent since it last did. RNR NAK: the same after `rnr_timer` cycles for each unit of its code, or
+       when an ACK comes before, at most `rnr_retries` times without progress (7: no limit), then RNR_RETRY_EXC_ERR. `timeout` cycles without
+       progress after a packet was sent: restart. A restart more than `retries` without progress, for a NAK or a timeout, is RETRY_EXC_ERR.
+       Other NAKs: REM_INV_REQ_ERR (and codes the standard reserves), REM_ACCESS_ERR, REM_OP_ERR. Bit 7 of a syndrome is reserved and ignored.
     6. A request that cannot run (protection, length, opcode) is queued and completes with its error when all before it are done.
     7. Any error puts the QP in ERR: the message at fault completes with the error, everything else queued with WR_FLUSH_ERR, and the
        responder flushes its queue. Software writing ERR or RESET flushes the same way; RESET also clears the PSNs.
@@ -52,7 +53,6 @@ from rtl.common.block import Block
 from rtl.common.layouts import layout
 from rtl.nic.queue_pair import (
     PSN_BITS,
-    STAMP_BITS,
     ack_layout,
     command_layout,
     now_signature,
@@ -60,9 +60,10 @@ from rtl.nic.queue_pair import (
     qp_bits,
     send_context,
     send_entry,
+    stamp_bits,
 )
 from spec.interfaces import DONE, TX_META
-from spec.packet import Opcode, Syndrome
+from spec.packet import RNR_UNITS, Opcode, Syndrome
 from spec.params import MemParams, NicParams
 from spec.registers import QpState
 from spec.wqe import Op, Status
@@ -128,7 +129,7 @@ class Requester(Block):
         picked, picked_qp = Signal(Event), Signal(q)
         current, current_valid = Signal(q), Signal()
         post_full = Signal()
-        now = Signal(STAMP_BITS)
+        now = Signal(stamp_bits(p))
         m.d.sync += now.eq(now + 1)
 
         # The loop that completes entries from the head on: what ends it, and with what.
@@ -136,7 +137,7 @@ class Requester(Block):
         tell = Signal()
         error_status, error_psn, error_info = Signal(8), Signal(PSN_BITS), Signal(64)
         command = Signal(command_layout(p))
-        ack_psn, ack_syndrome = Signal(PSN_BITS), Signal(8)
+        ack_psn, ack_syndrome = Signal(PSN_BITS), Signal(7)  # bit 7 is reserved
 
         # Timer looks: one QP every `interval` cycles.
         interval = max(4, min(p.timeout, p.rnr_timer) // (4 * p.qps))
@@ -177,7 +178,8 @@ class Requester(Block):
             offset.eq(index << shift), length.eq(Mux(last, e.length - offset, p.mtu)),
             ask.eq(last | (c.since_ack == p.ack_every - 1) | ((nxt1 - c.una)[:PSN_BITS] == p.window)),
             meta.opcode.eq(Mux(e.write, Opcode.WRITE_FIRST.value, 0)
-                           + Mux(first, Mux(last, Opcode.SEND_ONLY.value, 0), Mux(last, 2, 1))),
+                           + Mux(first, Mux(last, Opcode.SEND_ONLY.value, 0), Mux(last, 2, 1)) + (last & e.with_imm)),
+            meta.imm.eq(e.imm),
             meta.ack_req.eq(ask), meta.dest_node.eq(self.dest_node), meta.dest_qp.eq(self.dest_qp), meta.psn.eq(c.nxt),
             meta.length.eq(length), meta.va.eq(e.raddr), meta.rkey.eq(e.rkey), meta.dma_len.eq(e.length),
             self.packet.payload.qp.eq(qp), self.packet.payload.epoch.eq(c.epoch),
@@ -209,7 +211,7 @@ class Requester(Block):
                     m.d.comb += [busy.eq(1), picked.eq(Event.READ_ERROR), picked_qp.eq(self.read_error.payload.qp)]
                 with m.Elif(self.ack.valid & ~overdue.all()):
                     m.d.comb += [busy.eq(1), picked.eq(Event.ACK), picked_qp.eq(self.ack.payload.qp), self.ack.ready.eq(1)]
-                    m.d.sync += [ack_psn.eq(self.ack.payload.psn), ack_syndrome.eq(self.ack.payload.syndrome)]
+                    m.d.sync += [ack_psn.eq(self.ack.payload.psn), ack_syndrome.eq(self.ack.payload.syndrome[:7])]
                 with m.Elif(can_send & ~overdue.all()):
                     m.d.comb += [busy.eq(1), picked.eq(Event.SEND), picked_qp.eq(Mux(current_valid, current, ready.r_data))]
                     m.d.comb += ready.r_en.eq(~current_valid)
@@ -258,12 +260,16 @@ class Requester(Block):
                     m.next = "LOOP"
 
             with m.State("TIMER"):
-                waited = Signal(STAMP_BITS)
+                waited, rnr_wait = Signal(stamp_bits(p)), Signal(stamp_bits(p))
                 m.d.comb += waited.eq(now - c.stamp)
+                with m.Switch(c.rnr_code):
+                    for k, units in enumerate(RNR_UNITS):
+                        with m.Case(k):
+                            m.d.comb += rnr_wait.eq(p.rnr_timer * units)
                 m.next = "IDLE"
                 with m.If(active):
                     with m.If(c.rnr):
-                        with m.If(waited >= p.rnr_timer):
+                        with m.If(waited >= rnr_wait):
                             m.d.comb += [n.rnr.eq(0), n.stamp.eq(now), ctx_wr.en.eq(1)]
                     with m.Elif((c.una != c.nxt) & (waited >= p.timeout)):
                         with m.If(c.retry == p.retries):
@@ -300,7 +306,9 @@ class Requester(Block):
                     done.tag.eq(post.request.tag), done.qpn.eq(post.request.qpn),
                     done.status.eq(Mux((c.state == QpState.ERR) & ~post.immediate, Status.WR_FLUSH_ERR.value, Status.LOC_QP_OP_ERR.value)),
                     sq_wr.addr.eq(Cat(c.tail[:depth_bits], qp)),
-                    sq_wr.data.tag.eq(post.request.tag), sq_wr.data.write.eq(post.request.opcode == Op.WRITE),
+                    sq_wr.data.tag.eq(post.request.tag), sq_wr.data.imm.eq(post.request.imm),
+                    sq_wr.data.write.eq((post.request.opcode == Op.WRITE) | (post.request.opcode == Op.WRITE_IMM)),
+                    sq_wr.data.with_imm.eq((post.request.opcode == Op.SEND_IMM) | (post.request.opcode == Op.WRITE_IMM)),
                     sq_wr.data.status.eq(Mux(c.poison, Status.WR_FLUSH_ERR.value, post.status)),
                     sq_wr.data.length.eq(post.request.length), sq_wr.data.laddr.eq(post.request.laddr),
                     sq_wr.data.raddr.eq(post.request.raddr), sq_wr.data.rkey.eq(post.request.rkey),
@@ -333,11 +341,15 @@ class Requester(Block):
                 with m.If(active & in_window & (kind != 2)):
                     m.d.comb += n.una.eq(unacked)
                     with m.If(progress):
-                        m.d.comb += [n.stamp.eq(now), n.retry.eq(0), n.rnr_count.eq(0)]
+                        m.d.comb += [n.stamp.eq(now), n.retry.eq(0), n.rnr_count.eq(0), n.rnr.eq(0)]
                     with m.If((unacked - c.nxt)[:PSN_BITS] <= p.window):  # acknowledged past a restart: go on from there
                         m.d.comb += n.nxt.eq(unacked)
-                    with m.If((kind == 3) & (code == 0)):
-                        m.d.sync += [rewind.eq(1), self.retransmits.eq(self.retransmits + 1)]
+                    with m.If((kind == 3) & (code == 0) & (n.nxt != unacked)):
+                        m.d.comb += n.retry.eq(Mux(progress, 0, c.retry) + 1)
+                        with m.If(Mux(progress, 0, c.retry) == p.retries):
+                            m.d.sync += [*fail(Status.RETRY_EXC_ERR, unacked, 0), tell.eq(1)]
+                        with m.Else():
+                            m.d.sync += [rewind.eq(1), self.retransmits.eq(self.retransmits + 1)]
                     with m.If((kind == 3) & (code != 0)):
                         for syndrome, status in ((Syndrome.NAK_ACCESS, Status.REM_ACCESS_ERR), (Syndrome.NAK_OPERATIONAL, Status.REM_OP_ERR)):
                             with m.If(ack_syndrome == syndrome):
@@ -347,7 +359,7 @@ class Requester(Block):
                         m.d.sync += tell.eq(1)
                     with m.If(kind == 1):
                         m.d.sync += rewind.eq(1)
-                        m.d.comb += [n.rnr.eq(1), n.stamp.eq(now), n.retry.eq(0), n.rnr_count.eq(c.rnr_count + 1)]
+                        m.d.comb += [n.rnr.eq(1), n.rnr_code.eq(code), n.stamp.eq(now), n.retry.eq(0), n.rnr_count.eq(c.rnr_count + 1)]
                         with m.If(progress):
                             m.d.comb += n.rnr_count.eq(1)
                         if p.rnr_retries < 7:

@@ -17,10 +17,10 @@ Members
 Rules
     1. Packets for an unknown QP, for one not in RTR, RTS or SQD, or from another node than its peer are dropped and counted.
     2. PSN expected: judged as below. Up to 2^23 behind: a duplicate, acknowledged again, never executed. Ahead: dropped; one NAK PSN per gap.
-    3. Judgement, first that applies: opcode not SEND or WRITE without immediate, opcode sequence, or length (FIRST, MIDDLE: MTU; LAST: 1 to
-       MTU; WRITE: the sum of the packets is RETH's length): NAK invalid request. SEND without RECV: RNR NAK, not accepted. Message
-       longer than the RECV: NAK invalid request, RECV completes with LOC_LEN_ERR. WRITE outside its region or without REMOTE_WRITE: NAK
-       access. Otherwise accepted. Every NAK but RNR and PSN puts the QP in ERR; the RECV queue is flushed with WR_FLUSH_ERR.
+    3. Judgement, first that applies: opcode not SEND or WRITE, opcode sequence, or length (FIRST, MIDDLE: MTU; LAST: 1 to MTU; WRITE: the
+       sum of the packets is RETH's length): NAK invalid request. WRITE outside its region or without REMOTE_WRITE: NAK access. First packet of
+       a SEND, or last of a WRITE with immediate, without RECV: RNR NAK, not accepted. SEND longer than the RECV: NAK invalid request, RECV
+       completes with LOC_LEN_ERR. The last packet of a SEND or of a WRITE with immediate completes the RECV, with the immediate. Otherwise accepted. Every NAK but RNR and PSN puts the QP in ERR; the RECV queue is flushed with WR_FLUSH_ERR.
     4. An accepted packet with `ack_req` is acknowledged at once: the ACK says that this NIC is responsible for the data. DONE says that the
        data is in memory. A write that fails later makes the RECV complete with MEM_ERR, sends NAK operational and puts the QP in ERR.
     5. One ACK waits per QP; it carries the newest PSN when it leaves. A duplicate does not replace a NAK that waits.
@@ -150,7 +150,7 @@ class Responder(Block):
         # What a packet is, from its opcode.
         op = meta.opcode
         is_send, is_write, immediate = Signal(), Signal(), Signal()
-        starts, ends, full_size = Signal(), Signal(), Signal()
+        only, starts, ends, full_size, completes = Signal(), Signal(), Signal(), Signal(), Signal()
 
         def one_of(*codes):
             return reduce(or_, (op == code.value for code in codes))
@@ -158,8 +158,9 @@ class Responder(Block):
         m.d.comb += [
             is_send.eq(op <= Opcode.SEND_ONLY_IMM), is_write.eq(~is_send & (op <= Opcode.WRITE_ONLY_IMM)),
             immediate.eq(one_of(Opcode.SEND_LAST_IMM, Opcode.SEND_ONLY_IMM, Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY_IMM)),
-            starts.eq(one_of(Opcode.SEND_FIRST, Opcode.SEND_ONLY, Opcode.WRITE_FIRST, Opcode.WRITE_ONLY)),
-            ends.eq(one_of(Opcode.SEND_LAST, Opcode.SEND_ONLY, Opcode.WRITE_LAST, Opcode.WRITE_ONLY)),
+            only.eq(one_of(Opcode.SEND_ONLY, Opcode.SEND_ONLY_IMM, Opcode.WRITE_ONLY, Opcode.WRITE_ONLY_IMM)),
+            starts.eq(only | one_of(Opcode.SEND_FIRST, Opcode.WRITE_FIRST)), ends.eq(only | immediate | one_of(Opcode.SEND_LAST, Opcode.WRITE_LAST)),
+            completes.eq(ends & (is_send | immediate)),
             full_size.eq(meta.length == p.mtu),
         ]
         live, sequence, size_right, total_right = Signal(), Signal(), Signal(), Signal()
@@ -261,14 +262,14 @@ class Responder(Block):
                     m.d.sync += verdict.eq(Verdict.DUPLICATE)
                 with m.Elif(distance != 0):
                     m.d.sync += verdict.eq(Verdict.AHEAD)
-                with m.Elif(~(is_send | is_write) | immediate | ~sequence | ~size_right | ~total_right):
+                with m.Elif(~(is_send | is_write) | ~sequence | ~size_right | ~total_right):
                     m.d.sync += verdict.eq(Verdict.INVALID)
-                with m.Elif(is_send & starts & (c.head == c.tail)):
+                with m.Elif(is_write & starts & ~self.check.ok):
+                    m.d.sync += verdict.eq(Verdict.ACCESS)
+                with m.Elif(((is_send & starts) | immediate) & (c.head == c.tail)):
                     m.d.sync += verdict.eq(Verdict.NOT_READY)
                 with m.Elif(is_send & (meta.length > room)):
                     m.d.sync += verdict.eq(Verdict.TOO_LONG)
-                with m.Elif(is_write & starts & ~self.check.ok):
-                    m.d.sync += verdict.eq(Verdict.ACCESS)
 
             with m.State("APPLY"):
                 m.d.comb += [
@@ -290,20 +291,20 @@ class Responder(Block):
                         with m.If(~c.nak_sent):
                             m.d.comb += [*answer(Syndrome.NAK_PSN), n.nak_sent.eq(1)]
                     with m.Case(Verdict.NOT_READY):
-                        m.d.comb += [*answer(Syndrome.RNR_NAK), n.nak_sent.eq(1)]
+                        m.d.comb += [*answer(Syndrome.RNR_NAK | p.rnr_code), n.nak_sent.eq(1)]
                     with m.Case(Verdict.ACCEPT):
                         count = Signal(32)
                         m.d.comb += [
                             count.eq(Mux(starts, 0, c.count) + meta.length),
                             n.epsn.eq(c.epsn + 1), n.nak_sent.eq(0), n.in_message.eq(~ends), n.write.eq(is_write),
                             n.addr.eq(target + meta.length), n.remain.eq(room - meta.length), n.count.eq(count),
-                            write.emit.eq(ends & is_send), write.byte_len.eq(count),
+                            write.emit.eq(completes), write.byte_len.eq(count), write.imm.eq(Mux(immediate, meta.imm, 0)),
                         ]
                         with m.If(meta.ack_req):
                             m.d.comb += answer(Syndrome.ACK)
                         with m.If(ends):
                             m.d.comb += n.msn.eq(c.msn + 1)
-                        with m.If(ends & is_send):
+                        with m.If(completes):
                             m.d.comb += [n.head.eq(c.head + 1), self.write.valid.eq(1)]
                             m.d.sync += [post_full.eq(0), c.eq(ctx_wr.data)]
                             with m.If(c.poison):

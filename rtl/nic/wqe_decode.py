@@ -32,7 +32,7 @@ class Unit(IntEnum):
 
 
 UNIT_OF = {
-    Op.NOOP: Unit.LOCAL, Op.SEND: Unit.NIC, Op.RECV: Unit.NIC, Op.WRITE: Unit.NIC, Op.WRITE_IMM: Unit.NIC,
+    Op.NOOP: Unit.LOCAL, Op.SEND: Unit.NIC, Op.SEND_IMM: Unit.NIC, Op.RECV: Unit.NIC, Op.WRITE: Unit.NIC, Op.WRITE_IMM: Unit.NIC,
     Op.READ: Unit.NIC, Op.REDUCE: Unit.NMC, Op.COPY: Unit.NMC, Op.WAIT: Unit.WAIT, Op.SET: Unit.SET,
 }
 WQE_LAYOUT = layout(WQE)

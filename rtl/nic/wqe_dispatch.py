@@ -88,7 +88,7 @@ class WqeDispatch(Block):
             nic.lkey.eq(wqe.lkey), nic.rkey.eq(wqe.rkey), nic.imm.eq(wqe.imm),
         ]
         with m.Switch(wqe.opcode):
-            with m.Case(Op.SEND):
+            with m.Case(Op.SEND, Op.SEND_IMM):
                 m.d.comb += nic.laddr.eq(wqe.addr_a)
             with m.Case(Op.RECV):
                 m.d.comb += nic.laddr.eq(wqe.addr_d)

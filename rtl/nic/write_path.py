@@ -12,7 +12,8 @@ Rules
     2. Completions (`emit`) leave in the order of the commands, each after the B responses of every command before it, so the data a DONE
        speaks of is visible in memory.
     3. When a write of a message in a RECV buffer (`send` set) failed, the next completion of its QP is MEM_ERR with the packet's address,
-       whatever its own status. Errors of WRITE messages reach `error` only.
+       whatever its own status. When one of a WRITE message failed, the next completion of its QP is, if it would be SUCCESS: it would tell
+       that what came before is in memory.
 
 Timing: command to `aw` 2 cycles, to the first `w` 1 cycle. A packet takes ceil((addr % 64 + length) / 64) cycles; no gap between packets.
 
@@ -43,7 +44,7 @@ OUTSTANDING = 32  # commands whose B responses or completions are not done
 def write_command(p: NicParams) -> data.StructLayout:
     return data.StructLayout({
         "drop": 1, "addr": 64, "length": 13, "qp": qp_bits(p), "epoch": 2, "send": 1,
-        "emit": 1, "tag": 16, "status": 8, "byte_len": 32, "info": 64,
+        "emit": 1, "tag": 16, "status": 8, "byte_len": 32, "imm": 32, "info": 64,
     })
 
 
@@ -70,7 +71,7 @@ class WritePath(Block):
         data_job = data.StructLayout({"drop": 1, "to_page": 7, "off": 6, "length": 13})
         wait_job = data.StructLayout({
             "bursts": 2, "addr": 64, "qp": qp_bits(p), "epoch": 2, "send": 1,
-            "emit": 1, "tag": 16, "status": 8, "byte_len": 32, "info": 64,
+            "emit": 1, "tag": 16, "status": 8, "byte_len": 32, "imm": 32, "info": 64,
         })
         m.submodules.bursts = bursts = SyncFIFO(width=burst_job.size, depth=4)
         m.submodules.datas = datas = SyncFIFO(width=data_job.size, depth=4)
@@ -90,7 +91,7 @@ class WritePath(Block):
             in_data.drop.eq(command.drop), in_data.to_page.eq(to_page), in_data.off.eq(Mux(command.drop, 0, command.addr[:6])),
             in_data.length.eq(command.length),
             in_wait.bursts.eq(Mux(written, Mux(beats > to_page, 2, 1), 0)),
-            *(in_wait[name].eq(command[name]) for name in ("addr", "qp", "epoch", "send", "emit", "tag", "status", "byte_len", "info")),
+            *(in_wait[name].eq(command[name]) for name in ("addr", "qp", "epoch", "send", "emit", "tag", "status", "byte_len", "imm", "info")),
             bursts.w_data.eq(in_burst), bursts.w_en.eq(accept & written),
             datas.w_data.eq(in_data), datas.w_en.eq(accept & some),
             waits.w_data.eq(in_wait), waits.w_en.eq(accept & (written | command.emit)),
@@ -151,10 +152,10 @@ class WritePath(Block):
         head = Signal(wait_job)
         bursts_left = Signal(2)
         failed_now = Signal()
-        sticky = Memory(shape=data.StructLayout({"failed": 1, "addr": 64}), depth=p.qps, init=[])
+        sticky = Memory(shape=data.StructLayout({"failed": 1, "write": 1, "epoch": 2, "addr": 64}), depth=p.qps, init=[])
         m.submodules.sticky = sticky
         mark_rd, mark_wr = sticky.read_port(), sticky.write_port()
-        bad, fail = Signal(), Signal()
+        bad, fail, marked, mark = Signal(), Signal(), Signal(), mark_rd.data
         entry = Signal(write_error(p))
         done = self.done.payload
         m.d.comb += [
@@ -162,13 +163,13 @@ class WritePath(Block):
             entry.qp.eq(head.qp), entry.epoch.eq(head.epoch), errors.w_data.eq(entry),
             self.error.payload.eq(errors.r_data), self.error.valid.eq(errors.r_rdy), errors.r_en.eq(self.error.ready),
             done.tag.eq(head.tag), done.status.eq(head.status), done.byte_len.eq(head.byte_len), done.qpn.eq(head.qp),
-            done.info.eq(head.info),
-            bad.eq(b.valid & b.ready & b.payload.resp[1]), fail.eq(failed_now & head.send),
+            done.info.eq(head.info), done.imm.eq(head.imm),
+            bad.eq(b.valid & b.ready & b.payload.resp[1]), fail.eq(failed_now & (head.send | head.emit)),
+            marked.eq(mark.failed & Mux(mark.write, (mark.epoch == head.epoch) & (~head.emit | (head.status == Status.SUCCESS)), 1)),
         ]
-        with m.If(mark_rd.data.failed | fail):
+        with m.If(marked | fail):
             m.d.comb += [
-                done.status.eq(Status.MEM_ERR), done.byte_len.eq(0),
-                done.info.eq(Mux(mark_rd.data.failed, mark_rd.data.addr, head.addr)),
+                done.status.eq(Status.MEM_ERR), done.byte_len.eq(0), done.imm.eq(0), done.info.eq(Mux(marked, mark.addr, head.addr)),
             ]
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):  # memories keep their contents over a reset
@@ -196,8 +197,9 @@ class WritePath(Block):
                 m.d.comb += [errors.w_en.eq(waits.r_en & failed_now)]
                 with m.If(waits.r_en):
                     m.d.comb += [
-                        mark_wr.en.eq(fail | (head.emit & mark_rd.data.failed)),
-                        mark_wr.data.failed.eq(~head.emit), mark_wr.data.addr.eq(Mux(mark_rd.data.failed, mark_rd.data.addr, head.addr)),
+                        mark_wr.en.eq(failed_now | (head.emit & mark.failed)),
+                        mark_wr.data.failed.eq(~head.emit), mark_wr.data.write.eq(~head.send & ~(marked & ~mark.write)),
+                        mark_wr.data.epoch.eq(head.epoch), mark_wr.data.addr.eq(Mux(marked, mark.addr, head.addr)),
                     ]
                     m.next = "TAKE"
         return m

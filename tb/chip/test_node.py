@@ -285,7 +285,7 @@ async def test_frames(dut):
 
     data = b.rng.bytes(100)
     sent = frame(message(data, psn, mtu, qp=qp, src=PEER)[0])
-    assert answer(await exchange([sent], 1)) == (Syndrome.RNR_NAK, psn)
+    assert answer(await exchange([sent], 1)) == (Syndrome.RNR_NAK | 1, psn)
     await d.post(1, dict(opcode=Op.RECV, qpn=qp, addr_d=0x1003, length=100, wr_id=9))
     await b.wait_cycles(200)
     assert answer(await exchange([sent], 1)) == (Syndrome.ACK, psn)

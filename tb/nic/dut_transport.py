@@ -11,3 +11,12 @@ def params(nic: NicParams) -> NicParams:
 
 def small_transport(nic: NicParams, mem: MemParams) -> Transport:
     return Transport(params(nic), mem)
+
+
+def patient_transport(nic: NicParams, mem: MemParams) -> Transport:
+    """Its timers never run out, so what it sends depends on what it is given alone."""
+    return Transport(patient(nic), mem)
+
+
+def patient(nic: NicParams) -> NicParams:
+    return params(nic).replace(qps=16, mrs=16, timeout=1 << 20, rnr_timer=1 << 20)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from spec.interfaces import NIC_REQUEST, NMC_REQUEST
 from spec.wqe import CQE, Compare, DType, Flag, Op, ReduceOp, Status
 
-NIC_OPS = (Op.SEND, Op.RECV, Op.WRITE, Op.WRITE_IMM, Op.READ)
+NIC_OPS = (Op.SEND, Op.SEND_IMM, Op.RECV, Op.WRITE, Op.WRITE_IMM, Op.READ)
 NMC_OPS = (Op.REDUCE, Op.COPY)
 
 

@@ -5,12 +5,27 @@ import cocotb
 import numpy as np
 
 from spec.interfaces import RX_META
-from spec.packet import Opcode, Syndrome, segment
+from spec.packet import RNR_UNITS, Opcode, Syndrome, segment
 from spec.registers import Access, QpState
 from spec.wqe import Op, Status
 from tb.lib.bench import Bench
 from tb.nic.dut_transport import params
-from tb.nic.transport_rig import KEY, PSN_MASK, RECV, SEND, WRITE, Rig, ack, flits, message, opcode, request, statuses
+from tb.nic.transport_rig import (
+    KEY,
+    PSN_MASK,
+    RECV,
+    SEND,
+    SEND_IMM,
+    WRITE,
+    WRITE_IMM,
+    Rig,
+    ack,
+    flits,
+    message,
+    opcode,
+    request,
+    statuses,
+)
 
 BASE, SIZE = 0x1000, 0x30000
 ME, PEER, PEER_QP = 0, 3, 9
@@ -125,6 +140,69 @@ async def test_go_back_n(dut):
 
 
 @cocotb.test()
+async def test_immediate(dut):
+    """SEND and WRITE with immediate, sent and received: opcodes, value, one RECV each; WRITE's RNR NAK at its last packet; what failed is never told as done."""
+    r = await start(dut)
+    b, mtu = r.b, r.p.mtu
+    psn = 0
+    for k, length in enumerate((0, 1, mtu, mtu + 1, 3 * mtu + 5)):
+        for op in (SEND_IMM, WRITE_IMM):
+            imm = 0xC0DE0000 | k
+            parts = segment(length, mtu)
+            await r.run([request(op, 1, BASE + k, length, k, raddr=0x77000 + k, rkey=0x77, imm=imm)], sent=len(parts), data=sum(flits(n) for n in parts))
+            packets = r.sent()
+            assert [m["opcode"] for m, _ in packets] == [opcode(op == WRITE_IMM, i, len(parts), True) for i in range(len(parts))]
+            assert packets[-1][0]["imm"] == imm and b"".join(p for _, p in packets) == r.memory.image[BASE + k : BASE + k + length].tobytes()
+            psn += len(parts)
+            await r.run([], [ack(psn - 1, qp=1, src=PEER)], done=1)
+            assert statuses(r.done()) == [Status.SUCCESS]
+    b.cover("immediate sent")
+
+    psn = msn = 0
+    for k, length in enumerate((0, 1, mtu, mtu + 1, 3 * mtu + 5)):
+        for write in (None, BASE + 0x4001):
+            data = b.rng.bytes(length)
+            packets = message(data, psn, mtu, qp=1, src=PEER, write=write, imm=0xFACE0000 | k)
+            if write is not None:  # a WRITE is carried out up to its last packet, which waits for a RECV
+                await r.run([], packets, sent=1)
+                assert r.sent()[0][0]["syndrome"] == Syndrome.RNR_NAK | r.p.rnr_code and r.sent()[0][0]["psn"] == psn + len(packets) - 1
+                packets = packets[-1:]
+                b.cover("WRITE with immediate waits")
+            await r.run([request(RECV, 1, BASE + 7, length if write is None else 0, 40 + k)])
+            await r.run([], packets, sent=1, done=1)
+            psn, msn = psn + len(segment(length, mtu)), msn + 1
+            m, d = r.sent()[0][0], r.done()[0]
+            assert (m["syndrome"], m["psn"], m["msn"]) == (Syndrome.ACK, psn - 1, msn)
+            assert (d["tag"], d["status"], d["byte_len"], d["imm"]) == (40 + k, Status.SUCCESS, length, 0xFACE0000 | k)
+            assert r.memory.read(write or BASE + 7, length).tobytes() == data
+    await r.run([request(RECV, 1, BASE, 8, 60)])
+    await r.run([], message(b"plain", psn, mtu, qp=1, src=PEER), sent=1, done=1)
+    assert r.done()[0]["imm"] == 0
+    b.cover("immediate received")
+
+    # memory refuses the first packet of a WRITE whose last has been accepted already: its RECV does not end in SUCCESS, nor one of a SEND behind it
+    r.memory.latency = 60
+    for imm in (1, None):
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        r.memory.error(0x5000, 0x5040)
+        await r.run([request(RECV, 1, BASE, 64, 1)])
+        behind = [] if imm else message(b"behind", 3, mtu, qp=1, src=PEER)
+        r.load([], message(bytes(600), 0, mtu, qp=1, src=PEER, write=0x5000, imm=imm) + behind)
+        b.sink("done").expect(1)
+        b.sink("tx_meta").expect(1, exact=False)
+        await b.run(20000, settle=400)
+        d = r.done()[0]
+        assert (d["status"], d["byte_len"], d["imm"], d["info"]) == (Status.MEM_ERR, 0, 0, 0x5000) and await r.state(1) == QpState.ERR
+        # and the mark of it is not the next connection's
+        r.memory.error(0, 0)
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        await r.run([request(RECV, 1, BASE, 64, 1)])
+        await r.run([], message(b"new", 0, mtu, qp=1, src=PEER, imm=9), sent=1, done=1)
+        assert (r.done()[0]["status"], r.done()[0]["imm"]) == (Status.SUCCESS, 9)
+    b.cover("failed before its immediate")
+
+
+@cocotb.test()
 async def test_window_and_turns(dut):
     """At most `window` packets are unacknowledged; QPs alternate message by message; every queue entry completes in order."""
     r = await start(dut, qps=(1, 2, 3))
@@ -175,18 +253,21 @@ async def test_peer_errors(dut):
     await r.run([request(SEND, 1, BASE, 8, 1), request(SEND, 1, BASE, 16, 2)], sent=2, data=2)
     for k in range(p.rnr_retries):
         t0 = b.total_cycles
-        await r.run([], [ack(0, qp=1, src=PEER, syndrome=Syndrome.RNR_NAK)], sent=2, data=2)
-        assert p.rnr_timer <= b.total_cycles - t0 < 2 * p.rnr_timer
+        code = (1, 4)[k]
+        await r.run([], [ack(0, qp=1, src=PEER, syndrome=Syndrome.RNR_NAK | code)], sent=2, data=2)
+        wait = p.rnr_timer * RNR_UNITS[code]
+        assert wait <= b.total_cycles - t0 < wait + p.rnr_timer
         assert [m["psn"] for m, _ in r.sent()] == [0, 1]
         if k == 0:
             b.cover("RNR repeats")
-    await r.run([], [ack(0, qp=1, src=PEER, syndrome=Syndrome.RNR_NAK)], done=2)
+    await r.run([], [ack(0, qp=1, src=PEER, syndrome=Syndrome.RNR_NAK | 1)], done=2)
     assert statuses(r.done()) == [Status.RNR_RETRY_EXC_ERR, Status.WR_FLUSH_ERR]
     assert await r.state(1) == QpState.ERR
     b.cover("RNR exhausted")
 
     for qp, code, want in ((2, Syndrome.NAK_INVALID, Status.REM_INV_REQ_ERR), (3, Syndrome.NAK_ACCESS, Status.REM_ACCESS_ERR),
-                           (4, Syndrome.NAK_OPERATIONAL, Status.REM_OP_ERR)):
+                           (4, Syndrome.NAK_OPERATIONAL, Status.REM_OP_ERR), (2, 0x64, Status.REM_INV_REQ_ERR), (3, 0x80 | 0x62, Status.REM_ACCESS_ERR)):
+        await r.open(qp, dest_qp=PEER_QP + qp, dest_node=PEER)
         reqs = [request(RECV, qp, BASE, 64, 50), request(RECV, qp, BASE, 64, 51), *(request(SEND, qp, BASE, 8, k) for k in range(4))]
         await r.run(reqs, sent=4, data=4)
         await r.run([], [ack(1, qp=qp, src=PEER, syndrome=code)], done=6)
@@ -195,10 +276,24 @@ async def test_peer_errors(dut):
         assert [(d["tag"], d["status"]) for d in done if d["tag"] < 50] == [
             (0, Status.SUCCESS), (1, want), (2, Status.WR_FLUSH_ERR), (3, Status.WR_FLUSH_ERR)]
         assert [(d["tag"], d["status"]) for d in done if d["tag"] >= 50] == [(50, Status.WR_FLUSH_ERR), (51, Status.WR_FLUSH_ERR)]
-        assert next(d for d in done if d["tag"] == 1)["info"] == code
+        assert next(d for d in done if d["tag"] == 1)["info"] == code & 0x7F
         await r.run([request(SEND, qp, BASE, 8, 1), request(RECV, qp, BASE, 8, 2)], done=2)
         assert statuses(r.done()) == [Status.WR_FLUSH_ERR] * 2
     b.cover("fatal NAK")
+
+    # A NAK PSN that never lets anything through ends as a timeout does; an ACK after an RNR NAK ends its wait.
+    await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+    await r.run([request(SEND, 1, BASE, 8, 1)], sent=1, data=1)
+    for _ in range(p.retries):
+        await r.run([], [ack(0, qp=1, src=PEER, syndrome=Syndrome.NAK_PSN)], sent=1, data=1)
+    await r.run([], [ack(0, qp=1, src=PEER, syndrome=Syndrome.NAK_PSN)], done=1)
+    assert statuses(r.done()) == [Status.RETRY_EXC_ERR]
+    b.cover("NAK flood")
+    await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+    await r.run([request(SEND, 1, BASE, 8, k) for k in range(3)], sent=3, data=3)
+    await r.run([], [ack(1, qp=1, src=PEER, syndrome=Syndrome.RNR_NAK | 31)], done=1)
+    await r.run([], [ack(1, qp=1, src=PEER)], sent=1, data=1, done=1)
+    assert r.sent()[0][0]["psn"] == 2 and statuses(r.done()) == [Status.SUCCESS]
 
 
 @cocotb.test()
@@ -528,7 +623,7 @@ async def test_sequence(dut):
                 assert (m["syndrome"], m["psn"]) == (want[0], (first + want[1]) & PSN_MASK), want
         assert got == list(done)
 
-    A, P, N = Syndrome.ACK, Syndrome.NAK_PSN, Syndrome.RNR_NAK
+    A, P, N = Syndrome.ACK, Syndrome.NAK_PSN, Syndrome.RNR_NAK | r.p.rnr_code
     await give([one[0]], [(N, 0)])
     await give([one[1], one[0]], [None, (N, 0)])
     b.cover("RNR NAK")
@@ -589,7 +684,7 @@ async def test_bad_packets(dut):
         "write too long": [write[0], write[1], change(write[1], psn=2)],
         "write too short": [write[0], change(write[2], psn=1)],
         "write length": [change(message(bytes(8), 0, mtu, qp=1, src=PEER, write=BASE)[0], dma_len=9)],
-        "immediate": [change(send(4)[0], opcode=int(Opcode.SEND_ONLY_IMM))],
+        "write in place of an immediate": [three[0], change(write[2], opcode=int(Opcode.WRITE_LAST_IMM), psn=1)],
         "read": [change(send(0)[0], opcode=int(Opcode.READ_REQUEST))],
         "unknown": [change(send(0)[0], opcode=0x55)],
     }

@@ -19,8 +19,8 @@ INFORMED = (Status.LOC_PROT_ERR, Status.MEM_ERR, Status.REM_INV_REQ_ERR, Status.
 Packet = tuple[dict[str, int], bytes]
 
 
-def request(op: int, qp: int, laddr: int, length: int, tag: int, *, raddr: int = 0, rkey: int = KEY, lkey: int = KEY) -> int:
-    return NIC_REQUEST.pack(tag=tag, opcode=op, qpn=qp, length=length, laddr=laddr, raddr=raddr, lkey=lkey, rkey=rkey)
+def request(op: int, qp: int, laddr: int, length: int, tag: int, *, raddr: int = 0, rkey: int = KEY, lkey: int = KEY, imm: int = 0) -> int:
+    return NIC_REQUEST.pack(tag=tag, opcode=op, qpn=qp, length=length, laddr=laddr, raddr=raddr, lkey=lkey, rkey=rkey, imm=imm)
 
 
 def beats(payload: bytes) -> list[int]:
@@ -57,20 +57,23 @@ def flits(length: int) -> int:
     return -(-length // FLIT)
 
 
-def opcode(write: bool, index: int, count: int) -> int:
+def opcode(write: bool, index: int, count: int, imm: bool = False) -> int:
     base = Opcode.WRITE_FIRST if write else Opcode.SEND_FIRST
-    return base + (4 if count == 1 else 0 if index == 0 else 2 if index == count - 1 else 1)
+    return base + (4 if count == 1 else 0 if index == 0 else 2 if index == count - 1 else 1) + (imm and index == count - 1)
 
 
-def message(data: bytes, psn: int, mtu: int, *, qp: int, src: int, write: int | None = None, rkey: int = KEY, ack_every: int = 0) -> list[Packet]:
-    """Packets of one message as a receiver sees them; `write`: the remote address."""
+def message(data: bytes, psn: int, mtu: int, *, qp: int, src: int, write: int | None = None, rkey: int = KEY, ack_every: int = 0,
+            imm: int | None = None) -> list[Packet]:
+    """Packets of one message as a receiver sees them; `write`: the remote address; `imm`: the immediate."""
     parts, at, out = segment(len(data), mtu), 0, []
     for i, n in enumerate(parts):
         last = i == len(parts) - 1
-        meta = dict(opcode=opcode(write is not None, i, len(parts)), ack_req=int(last or (ack_every and (i + 1) % ack_every == 0)),
+        meta = dict(opcode=opcode(write is not None, i, len(parts), imm is not None), ack_req=int(last or (ack_every and (i + 1) % ack_every == 0)),
                     src_node=src, dest_qp=qp, psn=(psn + i) & PSN_MASK, length=n)
         if write is not None and i == 0:
             meta |= dict(va=write, rkey=rkey, dma_len=len(data))
+        if imm is not None and last:
+            meta |= dict(imm=imm)
         out.append((meta, data[at : at + n]))
         at += n
     return out
@@ -171,4 +174,4 @@ def statuses(done: list[dict[str, int]]) -> list[Status]:
     return [Status(d["status"]) for d in done]
 
 
-SEND, RECV, WRITE = int(Op.SEND), int(Op.RECV), int(Op.WRITE)
+SEND, RECV, WRITE, SEND_IMM, WRITE_IMM = (int(op) for op in (Op.SEND, Op.RECV, Op.WRITE, Op.SEND_IMM, Op.WRITE_IMM))

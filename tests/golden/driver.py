@@ -19,10 +19,10 @@ KEY = 0x1230  # of region 0: all data
 class Driver:
     """Opens every node: queues, completion ring, region 0 over the data area with all rights under `KEY`."""
 
-    def __init__(self, params: SystemParams | None = None, *, seed: int | None = None, cq: int = CQ, immediate: bool = True,
+    def __init__(self, params: SystemParams | None = None, *, seed: int | None = None, cq: int = CQ,
                  **open_kw: int):
         self.params = params or config("tiny")
-        self.s = System(self.params, seed=seed, immediate=immediate)
+        self.s = System(self.params, seed=seed)
         self.queues = self.params.node.me.queues
         self.tails = [[0] * self.queues for _ in range(self.params.nodes)]
         self.seen = [0] * self.params.nodes

@@ -15,7 +15,7 @@ from spec.packet import Opcode, wire_bytes
 from spec.params import LinkParams, NodeParams, SystemParams, config
 from spec.registers import ID_VALUE, VERSION, Access, QpState, node_registers
 from spec.wqe import Compare, DType, Flag, Op, Status
-from tests.golden.driver import KEY, Driver, copy, recv, reduce_, send, set_, wait, write
+from tests.golden.driver import ALL, KEY, Driver, copy, recv, reduce_, send, set_, wait, write
 
 TMP = 1 << 20  # receive buffers
 OK = Status.SUCCESS
@@ -105,7 +105,7 @@ def test_a_race_shows_under_some_seed():
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 255, 4095, 4096, 4097, 8192, 3 * 4096 + 5])
-@pytest.mark.parametrize("op", [Op.SEND, Op.WRITE, Op.WRITE_IMM])
+@pytest.mark.parametrize("op", [Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM])
 def test_message_sizes_and_guard_bytes(op, length):
     rng = np.random.default_rng(length)
     data = rng.integers(0, 256, length, np.uint8)
@@ -114,8 +114,8 @@ def test_message_sizes_and_guard_bytes(op, length):
     d.connect(0, 3, 1, 5)
     d.s.mem_write(0, src, data)
     d.s.mem_write(1, dst - 64, np.full(size, 0xA5, np.uint8))
-    if op == Op.SEND:
-        d.post(0, 0, send(3, src, length))
+    if op in (Op.SEND, Op.SEND_IMM):
+        d.post(0, 0, send(3, src, length, imm=0xCAFE) | {"opcode": op})
     else:
         d.post(0, 0, write(3, src, dst, length, imm=0xCAFE) | {"opcode": op})
     if op != Op.WRITE:
@@ -128,7 +128,7 @@ def test_message_sizes_and_guard_bytes(op, length):
     assert (c["status"], c["opcode"], c["byte_len"], c["qpn"], c["imm"], c["info"]) == (OK, op, length, 3, 0, 0)
     if op != Op.WRITE:
         (c,) = d.poll(1)
-        imm = 0xCAFE if op == Op.WRITE_IMM else 0
+        imm = 0xCAFE if op in (Op.SEND_IMM, Op.WRITE_IMM) else 0
         assert (c["status"], c["opcode"], c["byte_len"], c["qpn"], c["imm"]) == (OK, Op.RECV, length, 5, imm)
     else:
         assert d.poll(1) == []
@@ -241,13 +241,33 @@ def test_recv_outside_its_region():
     assert d.statuses(0) == d.statuses(1) == [OK, OK]
 
 
-@pytest.mark.parametrize("op", [Op.READ, Op.WRITE_IMM])
-def test_ops_the_nic_does_not_do_end_in_their_turn(op):
-    d = pair(immediate=False)
-    d.post(1, 0, recv(1, 0, 64))
-    d.post(0, 0, send(1, 0, 64), send(1, 0, 64) | {"opcode": op}, send(1, 0, 64))
+@pytest.mark.parametrize("length", [0, 1, 4095, 4096, 4097, 3 * 4096 + 5])
+def test_read(length):
+    rng = np.random.default_rng(length)
+    data = rng.integers(0, 256, length, np.uint8)
+    d = Driver()
+    d.connect(0, 3, 1, 5)
+    d.s.mem_write(1, 0x10003, data)
+    d.s.mem_write(0, 0x20001 - 64, np.full(length + 128, 0xA5, np.uint8))
+    d.post(0, 0, dict(opcode=Op.READ, qpn=3, addr_a=0x10003, addr_d=0x20001, length=length), send(3, 0, 0))
+    d.post(1, 0, recv(5, 0, 0))
     d.s.run()
-    assert d.statuses(0) == [OK, Status.LOC_QP_OP_ERR, Status.WR_FLUSH_ERR]
+    got = d.s.mem_read(0, 0x20001 - 64, length + 128)
+    assert np.array_equal(got[64 : 64 + length], data) and (got[:64] == 0xA5).all() and (got[64 + length :] == 0xA5).all()
+    assert [(c["status"], c["opcode"], c["byte_len"]) for c in d.poll(0)] == [(OK, Op.READ, length), (OK, Op.SEND, 0)]
+    count = max(1, -(-length // 4096)) + 1
+    assert d.s.read_reg(0, "qp_sq_psn", 3) == d.s.read_reg(1, "qp_rq_psn", 5) == (0xFFFFFD + count) & 0xFFFFFF
+
+
+@pytest.mark.parametrize("kw,access,status", [
+    ({"rkey": 1}, ALL, Status.REM_ACCESS_ERR), ({}, Access.LOCAL_WRITE | Access.REMOTE_WRITE, Status.REM_ACCESS_ERR),
+    ({"addr_a": 3 << 20}, ALL, Status.REM_ACCESS_ERR), ({"lkey": 1}, ALL, Status.LOC_PROT_ERR)])
+def test_read_without_the_right(kw, access, status):
+    d = pair()
+    d.region(1, 0, 0, 3 << 20, KEY, access)
+    d.post(0, 0, dict(opcode=Op.READ, qpn=1, addr_a=0, addr_d=0x100, length=64) | kw, send(1, 0, 64))
+    d.s.run()
+    assert d.statuses(0) == [status, Status.WR_FLUSH_ERR]
 
 
 def test_message_beyond_the_largest():
@@ -555,7 +575,7 @@ def test_bound_cycles():
     assert bound_cycles([[(Op.WRITE, 9000)], []], 4096, link) == -(-want // 64) + 100
     assert bound_cycles([[(Op.SEND, 1)] * 3, [(Op.SEND, 1)]], 4096, LinkParams(latency=1, rate=1)) == 3 * 86 + 1
     for length in (0, 1, 1024, 1025, 3072, 3073, 4096, 5000, 99999):
-        for op in (Op.SEND, Op.WRITE, Op.WRITE_IMM):
+        for op in (Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM):
             assert message_wire_bytes(op, length, 1024) == sum(wire_bytes(*p) for p in packets(op, length, 1024))
     assert bound_cycles([[], []], 4096, link) == 0 == bound_cycles([], 4096, link)
     with pytest.raises(ValueError, match="sends no message"):

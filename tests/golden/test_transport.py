@@ -31,7 +31,7 @@ def endpoint(node: int, params: NicParams = PARAMS, *, psn: int = WRAP, **region
     table.regions[0] = Region(**{"base": 0, "size": SIZE, "key": KEY, "access": 7, **region})
     return Endpoint(
         params, Memory(SIZE), table, node=node, qpn=10 + node, dest_node=1 - node, dest_qp=11 - node, sq_psn=psn,
-        rq_psn=psn, immediate=True,
+        rq_psn=psn,
     )
 
 
@@ -52,14 +52,14 @@ def post_messages(a: Endpoint, b: Endpoint, messages: list[tuple[Op, int]]) -> l
         src, dst = 7 * i, 4096 * i + 3
         a.post(request(i, op, n, src, dst, imm=i + 100))
         if op != Op.WRITE:
-            b.post(request(i, Op.RECV, n, dst if op == Op.SEND else 0))
+            b.post(request(i, Op.RECV, n, dst if op in (Op.SEND, Op.SEND_IMM) else 0))
         places.append((src, dst, n))
     return places
 
 
 def recv_completions(messages: list[tuple[Op, int]]) -> list[Completion]:
     return [
-        Completion(tag=i, status=OK, byte_len=n, imm=i + 100 if op == Op.WRITE_IMM else 0)
+        Completion(tag=i, status=OK, byte_len=n, imm=i + 100 if op in (Op.SEND_IMM, Op.WRITE_IMM) else 0)
         for i, (op, n) in enumerate(messages) if op != Op.WRITE
     ]
 
@@ -79,7 +79,7 @@ def expect_exact(a: Endpoint, b: Endpoint, messages: list[tuple[Op, int]], place
 
 
 MESSAGES = st.lists(
-    st.tuples(st.sampled_from([Op.SEND, Op.WRITE, Op.WRITE_IMM]),
+    st.tuples(st.sampled_from([Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM]),
               st.sampled_from([0, 1, 255, 256, 257, 512, 3 * 256 + 5, 2048])), min_size=1, max_size=12)
 
 
@@ -89,7 +89,7 @@ def fates(script: list[tuple[int, ...]]):
 
 
 @pytest.mark.parametrize("length", [0, 1, 255, 256, 257, 512, 3 * 256 + 5])
-@pytest.mark.parametrize("op", [Op.SEND, Op.WRITE, Op.WRITE_IMM])
+@pytest.mark.parametrize("op", [Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM])
 def test_message_sizes(op, length):
     a, b = connection()
     messages = [(op, length)] * 3
@@ -133,7 +133,7 @@ def test_random_link_with_damaged_frames(loss, seed):
     """Loss, repetition, reordering and flipped bits at once, both directions busy."""
     rng = np.random.default_rng(seed)
     a, b = connection(PARAMS.replace(window=64))
-    messages = [(Op(rng.choice([Op.SEND, Op.WRITE, Op.WRITE_IMM])), int(rng.integers(0, 1500))) for _ in range(40)]
+    messages = [(Op(rng.choice([Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM])), int(rng.integers(0, 1500))) for _ in range(40)]
     places = post_messages(a, b, messages)
     b.memory.data[SIZE // 2 :] = 1
     for i in range(20):
@@ -207,7 +207,7 @@ def test_refused_in_its_turn_or_when_posted():
     for bad, status, info in (
         (request(1, Op.SEND, 1, 5, lkey=1), Status.LOC_PROT_ERR, 5),
         (request(1, Op.WRITE, 2, SIZE - 1), Status.LOC_PROT_ERR, SIZE - 1),
-        (request(1, Op.READ, 1), Status.LOC_QP_OP_ERR, 0), (request(1, Op.SEND, (1 << 31) + 1), Status.LOC_LEN_ERR, 0),
+        (request(1, Op.SET, 1), Status.LOC_QP_OP_ERR, 0), (request(1, Op.READ, 1, 5, lkey=1), Status.LOC_PROT_ERR, 5), (request(1, Op.SEND, (1 << 31) + 1), Status.LOC_LEN_ERR, 0),
     ):
         a, b = connection()
         a.post(request(0, Op.WRITE, 600, 0, 4096))
@@ -218,24 +218,10 @@ def test_refused_in_its_turn_or_when_posted():
         sent, got = a.drain()
         assert [(c.tag, c.status, c.info) for c in sent] == [(0, OK, 0), (1, status, info), (2, FLUSH, 0)]
         assert got == [Completion(tag=7, status=FLUSH)] and b.memory.data[4096:4696].all()
-    a, b = connection()
-    a.requester.immediate = False
-    a.post(request(0, Op.WRITE_IMM, 1))
-    exchange(a, b)
-    assert [c.status for c in a.drain()[0]] == [Status.LOC_QP_OP_ERR]
     a, b = connection(access=Access.REMOTE_WRITE)
     b.post(request(0, Op.SEND, 1))
     b.post(request(1, Op.RECV, 1, 9))
     assert b.drain() == ([Completion(tag=0, status=FLUSH)], [Completion(tag=1, status=Status.LOC_PROT_ERR, info=9)])
-
-
-def test_immediate_is_refused_unless_carried_out():
-    a, b = connection()
-    b.responder.immediate = False
-    b.post(request(0, Op.RECV, 1))
-    a.post(request(0, Op.WRITE_IMM, 1))
-    exchange(a, b)
-    assert [c.status for c in a.drain()[0]] == [Status.REM_INV_REQ_ERR]
 
 
 def test_window_and_coalesced_acks():
@@ -347,7 +333,8 @@ def test_recv_posted_while_the_sender_waits():
 
 
 @pytest.mark.parametrize("first,opcode,payload,kw", [
-    (None, Opcode.SEND_MIDDLE, 256, {}), (None, Opcode.WRITE_LAST, 5, {}), (None, Opcode.READ_REQUEST, 0, {}),
+    (None, Opcode.SEND_MIDDLE, 256, {}), (None, Opcode.WRITE_LAST, 5, {}), (None, Opcode.READ_REQUEST, 4, {}), (None, Opcode.READ_REQUEST, 0, {"dma_len": (1 << 31) + 1}),
+    (Opcode.SEND_FIRST, Opcode.READ_REQUEST, 0, {}), (None, Opcode.READ_RESPONSE_MIDDLE + 0x20, 256, {}),
     (None, 0x17, 0, {}), (None, 0xC4, 0, {}), (None, Opcode.SEND_FIRST, 255, {}), (None, Opcode.SEND_ONLY, 257, {}),
     (None, Opcode.WRITE_ONLY, 5, {"dma_len": 6}), (None, Opcode.WRITE_ONLY, 5, {"dma_len": 4}),
     (None, Opcode.WRITE_FIRST, 256, {"dma_len": 256}),
@@ -421,3 +408,62 @@ def test_agrees_with_the_functional_system(params, data):
 
 def test_perfect_link_is_perfect():
     assert perfect(0, 5, {}) == (1,) and config("tiny").node.nic.mtu == 4096
+
+
+READS = st.lists(
+    st.tuples(st.sampled_from([Op.READ, Op.READ, Op.SEND, Op.WRITE_IMM]), st.sampled_from([0, 1, 255, 256, 257, 3 * 256 + 5, 2048])), min_size=1, max_size=8)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(READS, st.lists(st.sampled_from([(1,), (1,), (1,), (), (1, 1), (4,), (9, 2), (30,)]), max_size=60), st.integers(0, 0xFFFFFF))
+def test_reads_under_loss(messages, script, psn):
+    """READ among other messages: data right, every message once, in order, whatever the link does."""
+    a, b = connection(PARAMS.replace(retries=7), psn)
+    b.memory.data[:] = SOURCE[::-1]
+    want = a.memory.data.copy()
+    got = b.memory.data.copy()
+    for i, (op, n) in enumerate(messages):
+        here, there = 4096 * i + 3, SIZE // 2 + 4096 * i + 7
+        a.post(request(i, op, n, here, there, imm=i))
+        if op == Op.READ:
+            want[here : here + n] = b.memory.data[there : there + n]
+        else:
+            b.post(request(i, Op.RECV, n, there))
+            got[there : there + n] = a.memory.data[here : here + n]
+    exchange(a, b, fates(script))
+    sent, received = a.drain()[0], b.drain()[1]
+    good = [c for c in sent if c.status == OK]
+    assert [c.tag for c in sent] == list(range(len(messages)))
+    if a.requester.failed:
+        assert [c.status for c in sent[len(good) :]] == [Status.RETRY_EXC_ERR] + [FLUSH] * (len(sent) - len(good) - 1)
+        return
+    assert len(good) == len(messages) and [c.byte_len for c in good] == [n for _, n in messages]
+    assert [(c.tag, c.imm) for c in received] == [(i, i if op == Op.WRITE_IMM else 0) for i, (op, _) in enumerate(messages) if op != Op.READ]
+    assert np.array_equal(a.memory.data, want) and np.array_equal(b.memory.data, got)
+    assert b.responder.msn == len(messages) and a.requester.psn == a.requester.una == b.responder.psn
+
+
+@pytest.mark.parametrize("mtu", [256, 512, 1024, 2048, 4096])
+def test_read_asks_anew_for_the_rest(mtu):
+    """A lost response: what came stays, the rest is asked for with its own PSN, address and length; the request is carried out again."""
+    a, b = connection(NicParams(mtu=mtu))
+    a.post(request(0, Op.READ, 5 * mtu + 9, 64, 128))
+    log: list = []
+    exchange(a, b, lambda s, n, m: () if (s, n) == (1, 2) else (1,), log=log)
+    asked = [m for i, m in log if i == 0]
+    assert [(m["opcode"], (m["psn"] - WRAP) & 0xFFFFFF, m["va"], m["dma_len"]) for m in asked] == [
+        (Opcode.READ_REQUEST, 0, 128, 5 * mtu + 9), (Opcode.READ_REQUEST, 2, 128 + 2 * mtu, 3 * mtu + 9)]
+    assert a.drain()[0] == [Completion(tag=0, status=OK, byte_len=5 * mtu + 9)] and b.responder.duplicates == 1
+    assert (b.responder.executed, b.responder.msn) == (1, 1)
+
+
+@pytest.mark.parametrize("change", [{"opcode": Opcode.READ_RESPONSE_ONLY}, {"length": 255}, {"length": 0}])
+def test_a_response_that_does_not_fit(change):
+    a, _ = connection()
+    a.post(request(0, Op.READ, 300, 64, 128))
+    a.post(request(1, Op.SEND, 3))
+    a.next_packet()
+    assert a.next_packet() is None
+    meta = {"opcode": Opcode.READ_RESPONSE_FIRST, "src_node": 1, "dest_qp": 10, "psn": WRAP, "length": 256, "syndrome": 0x1F, "msn": 1} | change
+    a.receive(meta, bytes(meta["length"]))
+    assert [c.status for c in a.drain()[0]] == [Status.BAD_RESP_ERR, FLUSH]
