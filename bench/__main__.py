@@ -1,4 +1,4 @@
-"""Measurements: ``python -m bench [--full] [--only emission,blocks,system,convert,cells] [--save-baseline]``. Writes ``build/report/bench.json``.
+"""Measurements: ``python -m bench [--full] [--only emission,blocks,system,build,convert,cells] [--save-baseline]``. Writes ``build/report/bench.json``.
 
 Figures are ratios of CPU time taken in one run on one machine; docs/benchmarks.md says what each means. Nothing here is a test of time.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import blocks, cells, convert, emission, measure, report, speed
+from bench import blocks, build, cells, convert, emission, measure, report, speed
 from hccl.errors import HcclError
 from tb.lib.simulators import BuildError, MissingTool
 
@@ -23,6 +23,7 @@ PARTS: dict[str, Part] = {
     "system": (speed.measure, speed.table),
     "blocks": (blocks.measure, blocks.table),
     "emission": (emission.measure, emission.table),
+    "build": (build.measure, build.table),
     "convert": (convert.measure, convert.table),
     "cells": (cells.measure, cells.table),
 }

@@ -89,7 +89,7 @@ def bare(case: Case) -> Path:
         link(objects, OPTIONS, folder / "run")
 
     runtime(OPTIONS)
-    return built(f"bare-{case.name}", make, "run", repr(OPTIONS), vlt, header, e.verilog.read_text(), SOURCE.read_text())
+    return built(f"bare-{case.label.replace(', ', '-')}", make, "run", repr(OPTIONS), vlt, header, e.verilog.read_text(), SOURCE.read_text())
 
 
 def usual(case: Case) -> tuple[Path, str]:
@@ -201,10 +201,10 @@ def measure(full: bool, console: Console) -> list[dict[str, Any]]:
                 r = best[way]
                 rate, clocked = r["cycles"] / r["cpu"], r["cycles"] / r["clocked"]
                 bare_rate = best["bare"]["cycles"] / best["bare"]["cpu"]
-                rows.append({"name": case.name, "way": way, "cycles": r["cycles"], "cpu": round(r["cpu"], 4), "rate": round(rate),
+                rows.append({"name": case.label, "way": way, "cycles": r["cycles"], "cpu": round(r["cpu"], 4), "rate": round(rate),
                              "clocked_rate": round(clocked), "ratio": round(rate / bare_rate, 5),
                              "clocked_ratio": round(clocked / bare_rate, 5)})
-                console.print(f"  {case.name}, {WAYS[way]}: {rate:,.0f} cycles/s", highlight=False)
+                console.print(f"  {case.label}, {WAYS[way]}: {rate:,.0f} cycles/s", highlight=False)
     return rows
 
 

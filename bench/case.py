@@ -19,7 +19,12 @@ class Case:
     deadline: int
     image: np.ndarray | None = None
     memories: tuple[str, ...] = ()
+    config: str = ""  # default: the plan's
     slow_words: int = 0  # words for the slow simulators, of a block with one source and one sink; 0: they are left out
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.config}" if self.config else self.name
 
     def short(self) -> Case:
         """The first `slow_words`, once."""
@@ -31,6 +36,6 @@ class Case:
         p = find(self.name)
         feature = {"name": "speed", "tests": ["test_bench"]}
         return BlockPlan(
-            name=p.name, title=p.title, dut=p.dut, bench=("bench.cocotb_speed",), path=p.path, config=p.config, args=p.args,
+            name=p.name, title=p.title, dut=p.dut, bench=("bench.cocotb_speed",), path=p.path, config=self.config or p.config, args=p.args,
             simulators=p.simulators, depth=max(p.depth, *map(len, self.sources.values()), *self.sinks.values()), ports=p.ports, memory_bytes=p.memory_bytes, features=(feature,),
         )

@@ -28,9 +28,9 @@ def dot(name: str, each: int) -> Case:
     return Case(name=name, sources=words, sinks={"result": len(words["row"])}, runs=4, deadline=100_000)
 
 
-def reduction() -> Case:
+def reduction(size: str = "") -> Case:
     """Sums of four chunks into one bank while the other is drained with merge: a row a cycle."""
-    rng, pe, n = np.random.default_rng(1), config("tiny").node.pe, 32
+    rng, pe, n = np.random.default_rng(1), config(size or "tiny").node.pe, 32
     p = Program(pe)
     for k in range(60):
         for c in range(4):
@@ -39,7 +39,7 @@ def reduction() -> Case:
     width = 4 * pe.rows
     words = {"fill": records(RE_FILL, p.fills), "drain": records(RE_DRAIN, p.drains), "sums": joined(p.sums, width + 3),
              "bias": joined(p.bias, width), "partial": joined(p.partial, width)}
-    return Case(name="reduction", sources=words, sinks={"memory": 60 * n, "sfu": 0, "neighbour": 0}, runs=8, deadline=100_000)
+    return Case(name="reduction", sources=words, sinks={"memory": 60 * n, "sfu": 0, "neighbour": 0}, runs=8, deadline=100_000, config=size)
 
 
 def sfu() -> Case:
@@ -63,5 +63,5 @@ def dma() -> Case:
 
 
 def cases(full: bool) -> list[Case]:
-    """`full`: the dot-product engine of 32 rows too, which takes minutes to build."""
-    return [dot("dot_product", 300), reduction(), sfu(), dma(), *([dot("dot_product_full", 300)] if full else [])]
+    """`full`: engines of 32 rows too, which take minutes to build."""
+    return [dot("dot_product", 300), reduction(), sfu(), dma(), *([dot("dot_product_full", 300), reduction("mtia300")] if full else [])]
