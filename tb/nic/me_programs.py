@@ -72,7 +72,7 @@ def random_program(d: MeDriver, q: int, n: int, words: dict[int, int], errors: f
 def refusals() -> list[dict]:
     """Fields each of which makes a WQE one the engine must refuse."""
     return [
-        {"opcode": 10}, {"opcode": 255}, {"opcode": Op.REDUCE, "rop": 3}, {"opcode": Op.REDUCE, "dtype": 4}, {"opcode": Op.REDUCE, "dtype": 15, "rop": 15},
+        {"opcode": max(Op) + 1}, {"opcode": 255}, {"opcode": Op.REDUCE, "rop": 3}, {"opcode": Op.REDUCE, "dtype": 4}, {"opcode": Op.REDUCE, "dtype": 15, "rop": 15},
         {"opcode": Op.WAIT, "cmp": 4}, {"opcode": Op.WAIT, "cmp": 0, "addr_a": FLAGS + 2}, {"opcode": Op.WAIT, "cmp": 0, "addr_a": FLAGS | 1 << 32},
         {"opcode": Op.SET, "addr_d": FLAGS + 1}, {"opcode": Op.SET, "addr_d": FLAGS | 1 << 63}, {"_reserved": 1}, {"_reserved": 1 << 63},
         {"flags": 0x40}, {"flags": 0x80 | S},
