@@ -27,8 +27,9 @@ Members
     `idle`            Out(1): nothing waits, nothing is at work; `failed` Out(1): an error happened since `clear`
     `debug_addr`      In(5), `debug_data` Out(256): circular buffers (0 to 15), counters (16), queues (17); 2 cycles after `debug_addr`, while halted or idle
 
-Parameters: `pe.queue`, `pe.deadline`. One engine looks at completions, starts and dispatches in this order, one at a time, and in each
-of them at the operands that are used; an instruction takes it 8 cycles and 5 for each, at least one; latency of an instruction on an idle processor, `core` to `start`: 12 cycles. Instructions are long (hundreds of
+Parameters: `pe.queue`, `pe.deadline`. One engine looks at completions, starts and dispatches in this order, one at a time (an instruction that finds its
+unit's queue empty is started with its dispatch), and in each of them at the operands that are used; an instruction takes it 6 to 18 cycles; latency of an instruction of one operand
+on an idle processor, `core` to `start`: 3 cycles. Instructions are long (hundreds of
 cycles of their unit), so this is not what bounds them.
 
 Assumptions
@@ -215,6 +216,7 @@ class CommandProcessor(Block):
         most = wire(m, Mux(end > taken, end, taken), "most")
         there = wire(m, Mux(writes, now.space, now.avail), "there")
         addresses = [Signal(LOCAL, name=f"address_{name}", reset_less=True) for name in names]
+        clean = [a.eq(0) for a in addresses]
 
         def take():
             """The instruction that is looked at is taken from its core."""
@@ -229,39 +231,94 @@ class CommandProcessor(Block):
         def others(kind):
             return reduce(or_, ((now[kind][i] != 0) & (unit != i) for i in range(n)))
 
+        # What a unit is given, and what is kept of it meanwhile.
+        given_out, entry = Signal(layout(START)), Signal(AT_WORK)
+        m.d.comb += [
+            given_out.op.eq(inst.op), given_out.args.eq(inst.args),
+            *(given_out[name].eq(Mux(use & (step == k), address, addresses[k])) for k, name in enumerate(names)),
+            entry.core.eq(core), entry.tag.eq(inst.tag), entry.event_use.eq(inst.event_use), entry.event.eq(inst.event),
+            *(entry[key].eq(inst[key]) for name, a in OPERANDS.items() for key in (f"{name}_use", f"{name}_cb", f"{name}_{a}")),
+        ]
+        for i in range(n):
+            m.d.comb += [working[i].w_data.eq(entry), starting[i].w_data.eq(given_out)]
+
+        def report(code, tag, finished):
+            """The completion of a unit's instruction."""
+            m.d.comb += complete(code, tag=tag, of=unit, info=Mux(code == CpStatus.UNIT, Cat(answer.status, answer.info), 0))
+            with m.If(self.completion.ready):
+                with m.If(code != CpStatus.OK):
+                    m.d.sync += failed.eq(1)
+                with m.Elif(finished & did.event_use):
+                    m.d.sync += events[did.event].eq(events[did.event] + 1)
+                for i in range(2):
+                    with m.If(core == i):
+                        m.d.sync += given[i].eq(given[i] - 1)
+                m.d.comb += changed.eq(1)
+                m.next = "IDLE"
+
+        def enqueue():
+            """The operand's buffer has a user more; with the last operand, the instruction goes to its unit's queue, and is looked at there if it is the first."""
+            m.d.comb += store.en.eq(use)
+            with m.If(use):
+                m.d.sync += known.bit_select(cb, 1).eq(1)
+            with m.If(writes):
+                users("writes", 1)
+            with m.Else():
+                users("reads", 1)
+                with m.If(amount != 0):
+                    users("pops", 1)
+            with m.If(last_step):
+                m.d.comb += [changed.eq(1), *take()]
+                m.next = "IDLE"
+                for i, (w, k) in enumerate(zip(waiting, working, strict=True)):
+                    m.d.comb += [w.w_data.eq(Cat(inst, core)), w.w_en.eq(unit == i)]
+                    with m.If((unit == i) & ~w.r_rdy & k.w_rdy & go):
+                        m.d.sync += [what.eq(What.START), step.eq(first_step), turn.eq((i + 1) % n), *clean]
+                        m.next = "LOOK"
+                for i in range(2):
+                    with m.If(core == i):
+                        m.d.sync += given[i].eq(given[i] + 1)
+
         with m.FSM(init="IDLE"):
             with m.State("IDLE"):
                 m.d.sync += status.eq(CpStatus.OK)
                 with m.If((done_units & at_work).any()):
                     m.d.sync += [what.eq(What.COMPLETE), unit.eq(next_done), turn.eq(Mux(next_done == n - 1, 0, next_done + 1))]
-                    m.next = "ANSWER"
+                    for i in range(n):
+                        with m.If(next_done == i):
+                            entry_done = data.View(AT_WORK, working[i].r_data)
+                            m.d.sync += [did.eq(entry_done), core.eq(entry_done.core), answer.eq(dones[i].payload), step.eq(lowest(Cat(entry_done[f"{name}_use"] for name in names)))]
+                            m.d.comb += [dones[i].ready.eq(1), working[i].r_en.eq(1)]
+                    m.next = "RELEASE"
                 with m.Elif(start_units.any()):
-                    m.d.sync += [what.eq(What.START), unit.eq(next_start), turn.eq(Mux(next_start == n - 1, 0, next_start + 1))]
-                    m.next = "HEAD"
-                with m.Elif(core_ready.any()):
-                    m.d.sync += [what.eq(What.DISPATCH), core.eq(next_core), core_turn.eq(~next_core)]
-                    m.d.sync += inst.eq(Mux(next_core, cores[1].payload.as_value(), cores[0].payload.as_value()))
-                    m.next = "DECODE"
-
-            # A core's next instruction.
-            with m.State("DECODE"):
-                m.d.sync += [unit.eq(inst.unit - 1), step.eq(first_step)]
-                bad = wire(m, inst.unit > n, "bad_unit")
-                with m.If(flush):
-                    m.d.sync += status.eq(Mux(give_up, CpStatus.STUCK, CpStatus.FLUSHED))
-                    m.next = "REFUSE"
-                with m.Elif(bad):
-                    m.d.sync += status.eq(CpStatus.BAD_OP)
-                    m.next = "REFUSE"
-                with m.Elif(inst.unit == Unit.CONTROL):
-                    m.next = "CONTROL"
-                with m.Else():
-                    m.next = "CONFLICT"
+                    m.d.sync += [what.eq(What.START), unit.eq(next_start), turn.eq(Mux(next_start == n - 1, 0, next_start + 1)), *clean]
+                    for i, w in enumerate(waiting):
+                        with m.If(next_start == i):
+                            head = data.View(layout(INSTRUCTION), w.r_data[:-1])
+                            m.d.sync += [inst.eq(head), core.eq(w.r_data[-1]), step.eq(lowest(Cat(head[f"{name}_use"] for name in names)))]
+                    m.next = "LOOK"
+                with m.Elif(core_ready.any()):  # a core's next instruction
+                    coming = data.View(layout(INSTRUCTION), wire(m, Mux(next_core, cores[1].payload.as_value(), cores[0].payload.as_value()), "coming"))
+                    m.d.sync += [
+                        what.eq(What.DISPATCH), core.eq(next_core), core_turn.eq(~next_core), inst.eq(coming), unit.eq(coming.unit - 1),
+                        step.eq(lowest(Cat(coming[f"{name}_use"] for name in names))),
+                    ]
+                    bad = wire(m, coming.unit > n, "bad_unit")
                     room = Cat(w.w_rdy for w in waiting)
-                    with m.If(~room.bit_select((inst.unit - 1)[:3], 1)):
-                        m.d.sync += blocked_cores.bit_select(core, 1).eq(1)
-                        m.next = "IDLE"
+                    with m.If(flush):
+                        m.d.sync += status.eq(Mux(give_up, CpStatus.STUCK, CpStatus.FLUSHED))
+                        m.next = "REFUSE"
+                    with m.Elif(bad):
+                        m.d.sync += status.eq(CpStatus.BAD_OP)
+                        m.next = "REFUSE"
+                    with m.Elif(coming.unit == Unit.CONTROL):
+                        m.next = "CONTROL"
+                    with m.Elif(room.bit_select((coming.unit - 1)[:3], 1)):
+                        m.next = "CONFLICT"
+                    with m.Else():
+                        m.d.sync += blocked_cores.bit_select(next_core, 1).eq(1)
 
+            # A core's instruction for a unit: first all its operands are looked at, then their buffers have one more user; with one operand both at once.
             with m.State("CONFLICT"):
                 clash = wire(m, use & Mux(writes, others("writes"), Mux(amount != 0, others("reads"), others("pops"))), "clash")
                 m.d.sync += step.eq(next_step)
@@ -271,27 +328,12 @@ class CommandProcessor(Block):
                 with m.Elif(last_step):
                     m.d.sync += step.eq(first_step)
                     m.next = "ENQUEUE"
+                    with m.If(step == first_step):
+                        enqueue()
 
             with m.State("ENQUEUE"):
-                m.d.comb += store.en.eq(use)
-                with m.If(use):
-                    m.d.sync += known.bit_select(cb, 1).eq(1)
-                with m.If(writes):
-                    users("writes", 1)
-                with m.Else():
-                    users("reads", 1)
-                    with m.If(amount != 0):
-                        users("pops", 1)
                 m.d.sync += step.eq(next_step)
-                with m.If(last_step):
-                    for i, w in enumerate(waiting):
-                        m.d.comb += [w.w_data.eq(Cat(inst, core)), w.w_en.eq(unit == i)]
-                    for i in range(2):
-                        with m.If(core == i):
-                            m.d.comb += cores[i].ready.eq(1)
-                            m.d.sync += given[i].eq(given[i] + 1)
-                    m.d.comb += changed.eq(1)
-                    m.next = "IDLE"
+                enqueue()
 
             with m.State("CONTROL"):
                 finished, error = Signal(), Signal()
@@ -337,14 +379,6 @@ class CommandProcessor(Block):
                     m.next = "IDLE"
 
             # A unit's next instruction.
-            with m.State("HEAD"):
-                for i, w in enumerate(waiting):
-                    with m.If(unit == i):
-                        head = data.View(layout(INSTRUCTION), w.r_data[:-1])
-                        m.d.sync += [inst.eq(head), core.eq(w.r_data[-1]), step.eq(lowest(Cat(head[f"{name}_use"] for name in names)))]
-                m.d.sync += [a.eq(0) for a in addresses]
-                m.next = "LOOK"
-
             with m.State("LOOK"):
                 m.d.sync += step.eq(next_step)
                 for i in range(3):
@@ -367,21 +401,9 @@ class CommandProcessor(Block):
                     m.next = "GIVE BACK"
                 with m.Elif(last_step):
                     m.d.sync += step.eq(first_step)
-                    m.next = "GO"
-
-            with m.State("GO"):
-                given_out, entry = Signal(layout(START)), Signal(AT_WORK)
-                m.d.comb += [
-                    given_out.op.eq(inst.op), given_out.args.eq(inst.args), *(given_out[name].eq(addresses[k]) for k, name in enumerate(names)),
-                    entry.core.eq(core), entry.tag.eq(inst.tag), entry.event_use.eq(inst.event_use), entry.event.eq(inst.event),
-                    *(entry[key].eq(inst[key]) for name, a in OPERANDS.items() for key in (f"{name}_use", f"{name}_cb", f"{name}_{a}")),
-                ]
-                for i in range(n):
-                    m.d.comb += [
-                        working[i].w_data.eq(entry), working[i].w_en.eq(unit == i), waiting[i].r_en.eq(unit == i),
-                        starting[i].w_data.eq(given_out), starting[i].w_en.eq(unit == i),
-                    ]
-                m.next = "MOVE"
+                    for i in range(n):
+                        m.d.comb += [working[i].w_en.eq(unit == i), waiting[i].r_en.eq(unit == i), starting[i].w_en.eq(unit == i)]
+                    m.next = "MOVE"
 
             with m.State("MOVE"):
                 m.d.sync += step.eq(next_step)
@@ -410,17 +432,11 @@ class CommandProcessor(Block):
                     m.next = "REPORT"
 
             # A unit is done.
-            with m.State("ANSWER"):
-                for i in range(n):
-                    with m.If(unit == i):
-                        entry_done = data.View(AT_WORK, working[i].r_data)
-                        m.d.sync += [did.eq(entry_done), answer.eq(dones[i].payload), step.eq(lowest(Cat(entry_done[f"{name}_use"] for name in names)))]
-                        m.d.comb += [dones[i].ready.eq(1), working[i].r_en.eq(1)]
-                m.next = "RELEASE"
-
             with m.State("RELEASE"):
-                m.d.sync += [step.eq(next_step), core.eq(did.core), status.eq(Mux(answer.status == 0, CpStatus.OK, CpStatus.UNIT))]
-                m.d.comb += store.en.eq(use)
+                go_on = wire(m, ~last_step | self.completion.ready, "go_on")
+                m.d.comb += store.en.eq(use & go_on)
+                with m.If(go_on):
+                    m.d.sync += step.eq(next_step)
                 with m.If(writes):
                     users("writes", -1)
                     m.d.comb += new.avail.eq(now.avail + amount)
@@ -430,22 +446,10 @@ class CommandProcessor(Block):
                     with m.If(amount != 0):
                         users("pops", -1)
                 with m.If(last_step):
-                    m.next = "REPORT"
+                    report(Mux(answer.status == 0, CpStatus.OK, CpStatus.UNIT), did.tag, 1)
 
             with m.State("REPORT"):
-                finished = what == What.COMPLETE
-                m.d.comb += complete(status, tag=Mux(finished, did.tag, inst.tag), of=unit,
-                                     info=Mux(status == CpStatus.UNIT, Cat(answer.status, answer.info), 0))
-                with m.If(self.completion.ready):
-                    with m.If(status != CpStatus.OK):
-                        m.d.sync += failed.eq(1)
-                    with m.Elif(finished & did.event_use):
-                        m.d.sync += events[did.event].eq(events[did.event] + 1)
-                    for i in range(2):
-                        with m.If(core == i):
-                            m.d.sync += given[i].eq(given[i] - 1)
-                    m.d.comb += changed.eq(1)
-                    m.next = "IDLE"
+                report(status, inst.tag, 0)
 
         # Debug: what the state machine does not use while nothing goes on.
         dump = buffers.read_port()
