@@ -6,7 +6,7 @@ without a REDUCE ends in ALONE too, after a while: time is not modelled here.)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from golden.pe import layout_unit, matrix_unit, sfu_unit
 from golden.pe.command_processor import CommandProcessor, Completion
 from golden.pe.dma import DmaEngine, Space
 from spec.dma import DmaOp, DmaStatus
-from spec.isa import DMA_ARGS, DOT_ARGS, LAYOUT_ARGS, REDUCE_ARGS, SFU_ARGS, SIGNED_ARGS, Unit, UnitStatus
+from spec.isa import DMA_ARGS, DOT_ARGS, LAYOUT_ARGS, REDUCE_ARGS, SFU_ARGS, SIGNED_ARGS, CpStatus, Unit, UnitStatus
 from spec.params import PeParams
 
 
@@ -24,24 +24,30 @@ def _signed(record_args: dict[str, int]) -> dict[str, int]:
 
 
 class ProcessingElement:
-    """`memory` is the element's view of main memory, changed in place; `local` its local memory, zero at first."""
+    """`memory` is the element's view of main memory, changed in place; `local` its local memory, zero at first. Beyond the memory's bytes, up to address `limit`
+    (default: none), and in the ranges `refused` memory answers with an error."""
 
-    def __init__(self, pe: PeParams, memory: NDArray[np.uint8]):
+    def __init__(self, pe: PeParams, memory: NDArray[np.uint8], limit: int = 0, refused: Iterable[tuple[int, int]] = ()):
         self.pe, self.memory = pe, memory
         self.local = np.zeros(pe.local_bytes, np.uint8)
         self.cp = CommandProcessor()
-        self._dma = DmaEngine(Space(memory), Space(self.local, silent=True))
+        self._dma = DmaEngine(Space(memory, limit, list(refused)), Space(self.local, silent=True))
         self._pending: deque[matrix_unit.Pending | None] = deque()  # None: of sizes that are not possible
 
     def run(self, *programs: Sequence[Mapping[str, int]]) -> list[Completion]:
         """A program for each core, to the end: a completion for every instruction."""
-        return self.cp.run(programs, self._carry)
+        done = self.cp.run(programs, self._carry)
+        if self._pending and not self.cp.failed:  # no REDUCE comes any more
+            alone = [c for c in done if c.unit == Unit.DOT and c.status == CpStatus.OK][-len(self._pending) :]
+            for c in alone:
+                c.status, c.info = CpStatus.UNIT, int(UnitStatus.ALONE)
+            self.cp.failed = bool(alone)
+        return done
 
     def clear(self) -> None:
         """After an error: go on, without the sums that no REDUCE took."""
-        if self.cp.failed:
-            self.cp.failed = False
-            self._pending.clear()
+        self.cp.failed = False
+        self._pending.clear()
 
     def _carry(self, unit: Unit, op: int, args: int, at: tuple[int, int, int]) -> tuple[int, int]:
         a, b, d = at
@@ -81,5 +87,5 @@ class ProcessingElement:
         if f["kind"] == DmaOp.FILL:
             descriptor |= dict(src_local=0)
         packed = {k: v & 0xFFFFFFFF if k.startswith(("row_s", "row_d", "plane_")) else v for k, v in descriptor.items()}
-        _, status, _ = self._dma.run([packed])[0]
-        return (int(status), 0) if status >= DmaStatus.KIND else (0, 0)
+        _, status, at = self._dma.run([packed])[0]
+        return (int(status), at & 0xFFFFFF) if status >= DmaStatus.KIND else (0, 0)

@@ -73,6 +73,13 @@ def check_ends(words: Iterable[int], golden: list[tuple[int, JobStatus]], ring: 
     assert [e for e in ends if e[0] in tags] == golden[:ring] and [e for e in ends if e[0] not in tags] == golden[ring:], ends
 
 
+def different(jobs: Jobs, golden: WorkQueue, records: list[dict[str, int]]) -> list[dict[str, tuple[int, int]]]:
+    """Fields of the records that are not the golden engine's: (value, expected)."""
+    have = [j for j in [*jobs.ring, *jobs.express] if j["record"] and not j["record"] % 64 and golden.readable(j["record"])]
+    want = [record_of(golden.memory, j) for j in have]
+    return [{"tag": r["tag"]} | {k: (v, w[k]) for k, v in r.items() if v != w[k] and k not in TIMES} for r, w in zip(records, want, strict=True)]
+
+
 def records_of(memory: np.ndarray, jobs: Jobs, golden: WorkQueue) -> list[dict[str, int]]:
     """Records of the jobs that have one, ring jobs first; `memory` but their times equals the golden engine's."""
     records = []
@@ -86,7 +93,7 @@ def records_of(memory: np.ndarray, jobs: Jobs, golden: WorkQueue) -> list[dict[s
         records.append(record)
         image[at : at + 64] = np.frombuffer(JOB_RECORD.to_bytes(record | dict.fromkeys(TIMES, 0)), np.uint8)
     wrong = np.flatnonzero(image != golden.memory)
-    assert not len(wrong), f"{len(wrong)} bytes of memory differ, the first at {int(wrong[0]):#x}; records {[r for r in records if r['status']]}"
+    assert not len(wrong), f"{len(wrong)} bytes of memory differ, the first at {int(wrong[0]):#x}; {different(jobs, golden, records)}"
     return records
 
 
