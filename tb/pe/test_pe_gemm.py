@@ -23,6 +23,7 @@ PE = config("small").node.pe
 LATENCY = 100
 MEMORY = 4 << 20
 KINDS = (("bfloat16", F.BFLOAT16, 0), ("float8_e4m3fn", F.FLOAT8_E4M3FN, 0), ("MXFP8", F.FLOAT8_E4M3FN, 32))
+LARGE = 25_000  # cycles of the bound
 RAGGED = ((16, 512), (16, 512), (16, 512))  # M, N, K of the random shapes, from two groups of rows on
 
 
@@ -35,7 +36,7 @@ async def measure(b: Bench, kind: tuple[str, F, int], m: int, n: int, k: int) ->
     b.pin("count_clear").value = 0
     cycles, _ = await run(b, PE, image.bytes, [g.program(PE)], bound=g.slots(PE))
     counts = {c: int(b.pin(f"count_{c}").value) for c in COUNTS}
-    row = dict(kind=name, m=m, n=n, k=k, cycles=cycles, slots=round(m * n * k / (PE.rows * fmt.lanes) / cycles, 4), padded_slots=round(g.slots(PE) / cycles, 4),
+    row = dict(kind=name, m=m, n=n, k=k, chunks=g.chunks, cycles=cycles, slots=round(m * n * k / (PE.rows * fmt.lanes) / cycles, 4), padded_slots=round(g.slots(PE) / cycles, 4),
                bound=round(g.bound(PE, LATENCY) / cycles, 4), bound_cycles=g.bound(PE, LATENCY), **counts)
     b.dut._log.info("%s", row)
     assert counts["used"] == g.slots(PE), f"{counts['used']} rows were streamed, expected {g.slots(PE)}"
@@ -68,7 +69,7 @@ async def test_512(dut):
 
 @cocotb.test()
 async def test_ragged(dut):
-    """127 x 65 x 33 and a hundred random shapes: published; what is asserted is what they reach."""
+    """127 x 65 x 33 and a hundred random shapes, published; those with more than one chunk and 25,000 cycles of work, in which starting and ending are little, reach 97 % of the bound."""
     b = await start(dut)
     b.memory("axi").latency = LATENCY
     b.dut._log.info("seed %d", b.seed)
@@ -77,3 +78,5 @@ async def test_ragged(dut):
         m, n, k = (int(b.rng.integers(low, high + 1)) for low, high in RAGGED)
         rows.append(await measure(b, KINDS[i % 3], m, n, k))
     publish(b, rows, "gemm_ragged")
+    for r in rows:
+        assert r["chunks"] == 1 or r["bound_cycles"] < LARGE or r["bound"] >= 0.97, f"{r}"

@@ -146,23 +146,17 @@ class Gemm:
 
 @dataclass
 class Ring:
-    """A circular buffer of `slots` times `slot` bytes, as its writer sees it: a block has a slot, a half of one, a quarter …, so that none goes over the end."""
+    """A circular buffer of slots of `slot` bytes, as its writer sees it: a block has a slot; or, where none that follows is larger (`shrinks`), a half of one, a
+    quarter …. So no block goes over the end, and nothing is passed over."""
 
     slot: int
-    slots: int
-    at: int = 0
 
-    def next(self, nbytes: int) -> tuple[int, int]:
-        """(bytes to pass over, bytes to take) for a block of `nbytes`."""
+    def room(self, nbytes: int, shrinks: bool) -> int:
+        """Bytes that a block of `nbytes` takes."""
         room = self.slot
-        while room % 128 == 0 and room // 2 >= nbytes:
+        while shrinks and room % 128 == 0 and room // 2 >= nbytes:
             room //= 2
-        return -self.at % room, room
-
-    def take(self, nbytes: int) -> tuple[int, int]:
-        gap, room = self.next(nbytes)
-        self.at = (self.at + gap + room) % (self.slot * self.slots)
-        return gap, room
+        return room
 
 
 def spans(pieces: list[int]) -> list[list[int]]:
@@ -185,10 +179,12 @@ class _Writer:
         self.g, self.sizes = gemm, gemm.sizes(pe)
         self.blocks = b = self.sizes.blocks()
         self.tasks = self.sizes.tasks(b)
-        self.a, self.c = Ring(self.sizes.room(b.block_m), b.slots_a), Ring(self.sizes.line(b.block_n) * b.block_m, b.slots_c)
+        self.a, self.c = Ring(self.sizes.room(b.block_m)), Ring(self.sizes.line(b.block_n) * b.block_m)
         self.bytes = {W: self.sizes.wide(b), A: b.slots_a * self.a.slot, C: b.slots_c * self.c.slot, BIAS: gemm.bias_room}
         self.base = dict(zip(self.bytes, accumulate([0, *self.bytes.values()]), strict=False))
-        self.there: dict[int, tuple[int, int]] = {}  # blocks of A in local memory: gap before, bytes
+        self.there: dict[int, int] = {}  # blocks of A in local memory: bytes
+        rows = [t.rows for t in self.tasks]
+        self.shrinks = next(i for i in range(len(rows)) if rows[i:] == sorted(rows[i:], reverse=True))  # from this task on
         self.loaded = 0  # blocks of A
 
     def instructions(self) -> Iterator[dict[str, int]]:
@@ -209,16 +205,16 @@ class _Writer:
     def _buffer(self, cb: int) -> dict[str, int]:
         return instruction("buffer", cb=cb, base=self.base[cb], size=self.bytes[cb])
 
-    def _load(self, cb: int, gap: int, room: int, first: int, rows: int) -> Iterator[dict[str, int]]:
-        """Rows [first, first + rows) of an operand, then their scales; published together, with the gap before and all of the room."""
+    def _load(self, cb: int, room: int, first: int, rows: int) -> Iterator[dict[str, int]]:
+        """Rows [first, first + rows) of an operand, then their scales; published together, `room` bytes."""
         g, pitch, beside = self.g, self.sizes.pitch, self.sizes.beside
-        data, push = g.chunks * CHUNK_BYTES, gap + room
+        data = g.chunks * CHUNK_BYTES
         base, scales, total = (g.w, g.scale_w, g.n) if cb == W else (g.a, g.scale_a, g.m)
         whole = pitch == data  # one piece, in memory and in local memory
-        yield instruction("dma", d=(cb, gap, rows * pitch, 0 if beside else push), address=base + first * data, rows=1 if whole else rows,
+        yield instruction("dma", d=(cb, 0, rows * pitch, 0 if beside else room), address=base + first * data, rows=1 if whole else rows,
                           row_bytes=rows * data if whole else data, row_memory=data, row_local=pitch, planes=1)
         if beside:
-            yield instruction("dma", d=(cb, gap + rows * pitch, rows * beside, push), address=scales + 8 * first, rows=g.chunks, row_bytes=8 * rows,
+            yield instruction("dma", d=(cb, rows * pitch, rows * beside, room), address=scales + 8 * first, rows=g.chunks, row_bytes=8 * rows,
                               row_memory=8 * total, row_local=8 * rows, planes=1)
 
     def _load_part(self, i: int, j: int) -> Iterator[dict[str, int]]:
@@ -226,17 +222,17 @@ class _Writer:
         t = self.tasks[i]
         parts = self.sizes.parts(self.blocks, t.columns)
         if j < len(parts):
-            yield from self._load(W, 0, self.sizes.room(parts[j]), t.n0 + sum(parts[:j]), parts[j])
+            yield from self._load(W, self.sizes.room(parts[j]), t.n0 + sum(parts[:j]), parts[j])
 
     def _load_blocks(self, most: int) -> Iterator[dict[str, int]]:
         """The next blocks of A, as long as there is room and fewer than `most` are there."""
         while self.loaded < len(self.tasks) and len(self.there) < most:
             t = self.tasks[self.loaded]
-            nbytes = self.sizes.room(t.rows)
-            if sum(map(sum, self.there.values())) + sum(self.a.next(nbytes)) > self.bytes[A]:
+            room = self.a.room(self.sizes.room(t.rows), self.loaded >= self.shrinks)
+            if sum(self.there.values()) + room > self.bytes[A]:
                 return
-            self.there[self.loaded] = gap, room = self.a.take(nbytes)
-            yield from self._load(A, gap, room, t.m0, t.rows)
+            self.there[self.loaded] = room
+            yield from self._load(A, room, t.m0, t.rows)
             self.loaded += 1
 
     def _task(self, i: int) -> Iterator[dict[str, int]]:
@@ -246,7 +242,7 @@ class _Writer:
         j = p0 = 0
         for span in spans(pieces) if final else [pieces]:
             line, begin = self.sizes.line(sum(span)), p0
-            gap, room = self.c.take(line * t.rows)
+            room = self.c.room(line * t.rows, i >= self.shrinks)
             for k, columns in enumerate(span):
                 if i == 0:
                     yield from self._load_part(0, j + 2)
@@ -255,7 +251,7 @@ class _Writer:
                 yield self._dot(i, columns, used=0 if turns else self._wide(pieces[:j]), pop_w=pop_w, done=done)
                 yield instruction(
                     "reduce", a=(BIAS, 4 * (t.n0 + p0), 4 * columns, 0) if g.bias is not None else None,
-                    d=(C, gap + (p0 - begin) * size, line * (t.rows - 1) + columns * size, gap + room if k == len(span) - 1 else 0), held=columns, rows=t.rows,
+                    d=(C, (p0 - begin) * size, line * (t.rows - 1) + columns * size, room if k == len(span) - 1 else 0), held=columns, rows=t.rows,
                     chunks=g.chunks, stride_d=line, bias=int(g.bias is not None), integer=int(g.format_a is DotFormat.INT8), relu=int(g.relu), out=int(g.out))
                 if turns and (i > 0 or done):  # parts of the first block come in their turn before
                     for part in range(j + 1) if i == 0 else [j]:
@@ -264,7 +260,7 @@ class _Writer:
                     del self.there[i]
                     yield from self._load_blocks(_AHEAD)
                 j, p0 = j + 1, p0 + columns
-            yield instruction("dma", a=(C, gap, line * t.rows, gap + room), address=g.c + t.m0 * g.stride_c + (t.n0 + begin) * size, to_memory=1, rows=t.rows, planes=1,
+            yield instruction("dma", a=(C, 0, line * t.rows, room), address=g.c + t.m0 * g.stride_c + (t.n0 + begin) * size, to_memory=1, rows=t.rows, planes=1,
                               row_bytes=sum(span) * size, row_memory=g.stride_c, row_local=line)
 
     def _wide(self, pieces: list[int]) -> int:
@@ -274,8 +270,7 @@ class _Writer:
         """`held` rows of W, behind `used` bytes of it, with the block of A of task `i`, which nothing needs any more when `done`."""
         g, t, pitch, beside = self.g, self.tasks[i], self.sizes.pitch, self.sizes.beside
         mx = next(x for x in Mx if x.block == g.mx)
-        gap, room = self.there[i]
         return instruction(
-            "dot", a=(W, used, held * (pitch + beside), pop_w), b=(A, gap, t.rows * (pitch + beside), gap + room if done else 0), format_a=g.format_w, format_b=g.format_a,
+            "dot", a=(W, used, held * (pitch + beside), pop_w), b=(A, 0, t.rows * (pitch + beside), self.there[i] if done else 0), format_a=g.format_w, format_b=g.format_a,
             mx_a=mx, mx_b=mx, held=held, rows=t.rows, chunks=g.chunks, tail=g.tail, stride_a=pitch, stride_b=pitch, scale_a=held * pitch if g.mx else 0,
             scale_b=t.rows * pitch if g.mx else 0)

@@ -79,8 +79,8 @@ class Sizes:
             NoRoom: none fits.
         """
         room = self.pe.local_bytes - self.spare
-        n_most, m_most = -(-self.n // self.pe.rows) * self.pe.rows, min(self.pe.depth, self.m)
-        widths = {n_most, *(self.pe.rows << s for s in range(12) if self.pe.rows << s < n_most)}
+        groups, m_most = -(-self.n // self.pe.rows), min(self.pe.depth, self.m)
+        widths = {-(-groups // over) * self.pe.rows for over in range(1, groups + 1)}  # blocks of about one size
         heights = {m_most, *(1 << s for s in range(12) if 1 << s < m_most)}
         best: tuple[tuple[float, int], Blocks] | None = None
         for block_n, block_m, slots_a, slots_c in product(sorted(widths), sorted(heights), (2, 3, 4), (2, 3, 4)):
@@ -99,11 +99,14 @@ class Sizes:
         times, over = -(-self.m // b.block_m), -(-self.n // b.block_n)
         rows, columns = self.m / times, self.n / over
         work = max(rows * self.chunks, self.pe.rows * self.chunks, rows + _SWITCH) * -(-columns // self.pe.rows)
+        work *= 1 + 0.05 * (rows < 2 * self.pe.rows)  # held rows come barely as fast as they are used up
         load = rows * (self.pitch + self.beside) / CHUNK_BYTES
         store = rows * max(columns * self.size / CHUNK_BYTES + 1, _TRIP / self.pe.dma_depth)
-        pieces = len(self.parts(b, b.block_n)) if self.beside else 1
+        parts = self.parts(b, b.block_n)
+        pieces = len(parts) if self.beside else 1
         each = max(work, load + store, _INSTRUCTION * (2 + 2 * pieces), (load + _TRIP + work) / b.slots_a, (store + _TRIP + work) / b.slots_c)
-        turn = max(0.0, load + _TRIP - work / 2) if over > 1 else 0  # to the next block of W
+        # To the next block of W: its first parts wait for the transfers before them, and the parts behind the first few wait in the core's queue.
+        turn = max(0.0, load + store + 2 * _TRIP - work * sum(parts[:3]) / b.block_n) if over > 1 else 0
         return over * (times * (each + _INSTRUCTION) + turn) + min(1.0, _FIRST / rows) * store
 
     def wide(self, b: Blocks) -> int:
@@ -161,5 +164,4 @@ class Sizes:
         if not final:
             return [t.columns]
         group = (t.columns - 1) // self.pe.rows * self.pe.rows  # the last one's first column
-        ends = [x for x in (group - 3 * self.pe.rows, group, t.columns) if x > 0]
-        return [y - x for x, y in zip([0, *ends], ends, strict=False)]
+        return [x for x in (group, t.columns - group) if x]
