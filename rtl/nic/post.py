@@ -3,11 +3,11 @@
 Members
     `request`  In stream NIC_REQUEST
     `check`    Out(CheckSignature): local protection
-    `send`     Out stream post_layout: to the requester (SEND, WRITE, with or without immediate, and everything that cannot run)
+    `send`     Out stream post_layout: to the requester (SEND, WRITE, with or without immediate, READ, and everything that cannot run)
     `recv`     Out stream post_layout: to the responder (RECV)
 
 `status` of what goes out: LOC_QP_OP_ERR (an opcode that is not in CARRIED_OUT; or no such QP, with `immediate` set), LOC_LEN_ERR
-(more than 2^31 bytes), LOC_PROT_ERR (region, bounds; RECV needs LOCAL_WRITE), else 0. A request waits here while the queue of its QP is
+(more than 2^31 bytes), LOC_PROT_ERR (region, bounds; RECV and READ need LOCAL_WRITE), else 0. A request waits here while the queue of its QP is
 full, and with it everything behind it.
 
 Latency 3 cycles, interval 4.
@@ -28,7 +28,7 @@ from spec.params import NicParams
 from spec.registers import Access
 from spec.wqe import Op, Status
 
-CARRIED_OUT = (Op.SEND, Op.SEND_IMM, Op.RECV, Op.WRITE, Op.WRITE_IMM)
+CARRIED_OUT = (Op.SEND, Op.SEND_IMM, Op.RECV, Op.WRITE, Op.WRITE_IMM, Op.READ)
 
 
 class Post(Block):
@@ -50,7 +50,7 @@ class Post(Block):
         m.d.comb += [
             known.eq(Cat(r.opcode == op for op in CARRIED_OUT).any()),
             self.check.key.eq(r.lkey), self.check.addr.eq(r.laddr), self.check.length.eq(r.length),
-            self.check.need.eq(Mux(r.opcode == Op.RECV, Access.LOCAL_WRITE.value, 0)),
+            self.check.need.eq(Mux((r.opcode == Op.RECV) | (r.opcode == Op.READ), Access.LOCAL_WRITE.value, 0)),
             self.send.payload.eq(out), self.recv.payload.eq(out),
         ]
         with m.FSM():

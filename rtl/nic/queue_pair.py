@@ -64,6 +64,7 @@ def send_context(p: NicParams) -> data.StructLayout:
     """`head` oldest entry, `send` entry being sent, `good` end of the entries that may be sent, `tail` end; one wrap bit each.
 
     PSNs: `una` oldest not acknowledged, `nxt` next to send, `top` one above the highest ever sent, `post` first of the next message.
+    READ: `reading` from its request to its last byte in memory; its PSNs are `read_first` up to `read_end`; `gap`: a gap in its responses has been answered.
     """
     ptr = exact_log2(p.sq_depth) + 1
     return data.StructLayout({
@@ -71,12 +72,13 @@ def send_context(p: NicParams) -> data.StructLayout:
         "head": ptr, "send": ptr, "good": ptr, "tail": ptr,
         "una": PSN_BITS, "nxt": PSN_BITS, "top": PSN_BITS, "post": PSN_BITS,
         "stamp": stamp_bits(p), "retry": 3, "rnr_count": 3, "rnr_code": 5, "since_ack": 10,
+        "reading": 1, "gap": 1, "read_first": PSN_BITS, "read_end": PSN_BITS,
     })
 
 
 def send_entry() -> data.StructLayout:
     return data.StructLayout({
-        "tag": 16, "write": 1, "with_imm": 1, "status": 8, "length": 32, "laddr": 64, "raddr": 64, "rkey": 32, "imm": 32,
+        "tag": 16, "write": 1, "read": 1, "with_imm": 1, "status": 8, "length": 32, "laddr": 64, "raddr": 64, "rkey": 32, "imm": 32,
         "first": PSN_BITS, "last": PSN_BITS,
     })
 
@@ -85,12 +87,16 @@ def receive_context(p: NicParams) -> data.StructLayout:
     """`epsn` expected PSN; `pending`: an ACK or NAK (`syndrome`) waits; `queued`: the QP is in the ACK queue.
 
     Message in progress: `addr` next byte to write, `remain` bytes left (of the buffer for SEND, of the message for WRITE), `count` done.
+
+    READ being answered (`responding`): `from` next byte to read, `left` bytes left, `response` PSN of the next packet, `fresh`: it is the first;
+    `in_line`: the QP is in the queue of those that respond.
     """
     ptr = exact_log2(p.rq_depth) + 1
     return data.StructLayout({
         "state": 3, "epoch": 2, "queued": 1, "poison": 1, "pending": 1, "syndrome": 8,
         "head": ptr, "tail": ptr, "epsn": PSN_BITS, "msn": PSN_BITS,
         "in_message": 1, "write": 1, "nak_sent": 1, "addr": 64, "remain": 32, "count": 32,
+        "responding": 1, "in_line": 1, "fresh": 1, "from": 64, "response": PSN_BITS, "left": 32,
     })
 
 

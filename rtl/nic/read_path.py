@@ -5,6 +5,7 @@ Members
     `axi`      Out({ar, r}): INCR bursts of whole beats, never across 4 KiB
     `flit`     Out stream {data, count, last}: payload, byte 0 first; `count` valid bytes (0: all 64) of the last flit
     `result`   Out stream {error, addr}: one per command, when its last flit is in the buffer; `addr` the failing beat
+    `spare`    Out(1)  there is room for two commands
 
 Rules
     1. A read starts only when the buffer has room for the whole packet: `r` is never held back.
@@ -29,6 +30,7 @@ from rtl.nic.requester import read_command
 from spec.params import MemParams, NicParams
 
 BYTES = 64
+COMMANDS = 4  # packets whose reads wait
 JOBS = 8  # packets whose reads may be in flight
 
 
@@ -49,6 +51,7 @@ class ReadPath(Block):
             "axi": Out(wiring.Signature({name: axi.members[name] for name in ("ar", "r")})),
             "flit": Out(stream.Signature(flit_layout())),
             "result": Out(stream.Signature(result_layout())),
+            "spare": Out(1),
         })
 
     def elaborate(self, platform):
@@ -62,10 +65,10 @@ class ReadPath(Block):
 
         # Commands: reserve room, then one or two bursts.
         command = Signal(job_layout)
-        m.submodules.commands = commands = SyncFIFO(width=job_layout.size, depth=4)
+        m.submodules.commands = commands = SyncFIFO(width=job_layout.size, depth=COMMANDS)
         m.d.comb += [
             commands.w_data.eq(self.command.payload), commands.w_en.eq(self.command.valid), self.command.ready.eq(commands.w_rdy),
-            command.eq(commands.r_data),
+            command.eq(commands.r_data), self.spare.eq(commands.w_level <= COMMANDS - 2),
         ]
         flits = Signal(range(self.nic.mtu // BYTES + 1))
         free = Signal(range(room + 1), init=room)

@@ -5,11 +5,14 @@ a fault from the responder; a write of software; a payload read error; an overdu
 request; a timer look.
 
 Members
-    `post`        In stream post_layout: SEND and WRITE, with or without immediate, and whatever cannot run
+    `post`        In stream post_layout: SEND and WRITE, with or without immediate, READ, and whatever cannot run
     `ack`         In stream ack_layout: ACKs and NAKs received
     `read`        Out stream {addr, length}: payload of the packet just pushed on `packet` (packets of length 0 have none)
     `packet`      Out stream {meta: TX_META, qp, epoch}: packets in the order in which they leave
     `read_error`  In stream {qp, epoch, psn, addr}: memory answered an error for this packet's payload; it was not sent
+    `response`    In stream RX_META: READ responses received, `write` Out stream write_command: what becomes of their payload
+    `landed`      In stream landed_layout: the payload of a READ is in memory, or memory refused some of it
+    `dropped`     Out(1)  pulse: a response that nobody waits for
     `done`        Out stream DONE
     `fault_in`, `fault_out`  streams of QP: the other engine (this one) has put the QP in error
     `dest`, `dest_qp`, `dest_node`  peer of a QP, one cycle after `dest`
@@ -34,6 +37,10 @@ Rules
     8. SQD holds new messages and sends nothing; ACKs count as in RTS. In other states requests complete at once: WR_FLUSH_ERR in ERR,
        otherwise LOC_QP_OP_ERR. QpState writes other than RESET are
        ignored in ERR; a write of sq_psn is ignored above RTR.
+    9. READ takes a PSN for each response. Its request leaves when all before it was sent, and nothing follows it until its last byte is in memory:
+       `reading`. ACKs and NAKs acknowledge nothing of it. Responses come in order from the oldest that is missing, and acknowledge what was before
+       the READ. One further on shows a loss: once until the next comes, sending restarts as for a NAK PSN. A restart asks for the rest. Responses
+       while no request is out are dropped; one that is due with a wrong length or opcode ends the READ in BAD_RESP_ERR.
 
 Latency: request on `post` to `packet` 6 cycles when idle. Interval: 3 cycles a packet, 3 a request, 3 an ACK and 2 for each message it completes.
 
@@ -62,14 +69,15 @@ from rtl.nic.queue_pair import (
     send_entry,
     stamp_bits,
 )
-from spec.interfaces import DONE, TX_META
+from rtl.nic.write_path import landed_layout, write_command
+from spec.interfaces import DONE, RX_META, TX_META
 from spec.packet import RNR_UNITS, Opcode, Syndrome
 from spec.params import MemParams, NicParams
 from spec.registers import QpState
 from spec.wqe import Op, Status
 
 
-class Event(enum.Enum, shape=3):
+class Event(enum.Enum, shape=4):
     FAULT = 0
     COMMAND = 1
     READ_ERROR = 2
@@ -77,10 +85,12 @@ class Event(enum.Enum, shape=3):
     ACK = 4
     SEND = 5
     POST = 6
+    RESPONSE = 7
+    LANDED = 8
 
 
 def packet_entry(p: NicParams) -> data.StructLayout:
-    return data.StructLayout({"meta": layout(TX_META), "qp": qp_bits(p), "epoch": 2})
+    return data.StructLayout({"meta": layout(TX_META), "qp": qp_bits(p), "epoch": 2, "response": 1})
 
 
 def read_error_layout(p: NicParams) -> data.StructLayout:
@@ -101,6 +111,8 @@ class Requester(Block):
             "read": Out(stream.Signature(read_command())),
             "packet": Out(stream.Signature(packet_entry(nic))),
             "read_error": In(stream.Signature(read_error_layout(nic))),
+            "response": In(stream.Signature(layout(RX_META))), "write": Out(stream.Signature(write_command(nic))),
+            "landed": In(stream.Signature(landed_layout(nic))), "dropped": Out(1),
             "done": Out(stream.Signature(layout(DONE))),
             "fault_in": In(stream.Signature(q)), "fault_out": Out(stream.Signature(q)),
             "dest": Out(q), "dest_qp": In(24), "dest_node": In(16),
@@ -155,7 +167,8 @@ class Requester(Block):
         sendable, busy, active = Signal(), Signal(), Signal()
         m.d.comb += [
             active.eq((c.state == QpState.RTS) | (c.state == QpState.SQD)),
-            sendable.eq((n.state == QpState.RTS) & (n.send != n.good) & ~n.rnr & ((n.nxt - n.una)[:PSN_BITS] < p.window)),
+            sendable.eq((n.state == QpState.RTS) & (n.send != n.good) & ~n.rnr & ((n.nxt - n.una)[:PSN_BITS] < p.window)
+                        & ~(n.reading & (n.nxt == n.read_end))),
             n.eq(c),
             ctx_wr.addr.eq(qp), ctx_wr.data.eq(n),
             self.state_now.qp.eq(qp), self.state_now.value.eq(n.state), self.state_now.write.eq(ctx_wr.en),
@@ -171,17 +184,19 @@ class Requester(Block):
         shift = exact_log2(p.mtu)
         meta = self.packet.payload.meta
         index, offset, length = Signal(PSN_BITS), Signal(32), Signal(16)
-        first, last, ask = Signal(), Signal(), Signal()
+        first, last, ask, message_op, rest = Signal(), Signal(), Signal(), Signal(8), Signal(32)
         nxt1 = Signal(PSN_BITS)
         m.d.comb += [
-            index.eq(c.nxt - e.first), first.eq(index == 0), last.eq(c.nxt == e.last), nxt1.eq(c.nxt + 1),
-            offset.eq(index << shift), length.eq(Mux(last, e.length - offset, p.mtu)),
+            index.eq(c.nxt - e.first), first.eq(index == 0), last.eq((c.nxt == e.last) | e.read),
+            nxt1.eq(Mux(e.read, e.last, c.nxt) + 1),
+            offset.eq(index << shift), length.eq(Mux(e.read, 0, Mux(last, e.length - offset, p.mtu))),
             ask.eq(last | (c.since_ack == p.ack_every - 1) | ((nxt1 - c.una)[:PSN_BITS] == p.window)),
-            meta.opcode.eq(Mux(e.write, Opcode.WRITE_FIRST.value, 0)
-                           + Mux(first, Mux(last, Opcode.SEND_ONLY.value, 0), Mux(last, 2, 1)) + (last & e.with_imm)),
-            meta.imm.eq(e.imm),
+            message_op.eq(Mux(e.write, Opcode.WRITE_FIRST.value, 0) + Mux(first, Mux(last, Opcode.SEND_ONLY.value, 0), Mux(last, 2, 1))
+                          + (last & e.with_imm)),
+            meta.opcode.eq(Mux(e.read, Opcode.READ_REQUEST.value, message_op)),
+            meta.imm.eq(e.imm), rest.eq(Mux(e.read, offset, 0)),
             meta.ack_req.eq(ask), meta.dest_node.eq(self.dest_node), meta.dest_qp.eq(self.dest_qp), meta.psn.eq(c.nxt),
-            meta.length.eq(length), meta.va.eq(e.raddr), meta.rkey.eq(e.rkey), meta.dma_len.eq(e.length),
+            meta.length.eq(length), meta.va.eq(e.raddr + rest), meta.rkey.eq(e.rkey), meta.dma_len.eq(e.length - rest),
             self.packet.payload.qp.eq(qp), self.packet.payload.epoch.eq(c.epoch),
             self.read.payload.addr.eq(e.laddr + offset), self.read.payload.length.eq(length),
         ]
@@ -192,6 +207,22 @@ class Requester(Block):
         post = self.post.payload
         m.d.comb += done.qpn.eq(qp)
         progress, in_window, unacked = Signal(), Signal(), Signal(PSN_BITS)
+        landed = Signal()  # the READ at the head is in memory
+
+        # A READ response: its place among those of the READ, and the place of the one that is due.
+        got, write = self.response.payload, self.write.payload
+        place, due, before = Signal(PSN_BITS), Signal(PSN_BITS), Signal()
+        wanted, in_turn, final, fits = Signal(), Signal(), Signal(), Signal()
+        m.d.comb += [
+            before.eq((c.una - c.read_first)[PSN_BITS - 1]), due.eq(Mux(before, 0, c.una - c.read_first)), place.eq(got.psn - c.read_first),
+            wanted.eq(active & (self.dest_node == got.src_node) & (got.dest_qp < p.qps) & c.reading & (c.una != c.read_end) & (c.nxt == c.read_end)
+                      & (place >= due) & (place < (c.read_end - c.read_first)[:PSN_BITS])),
+            in_turn.eq(wanted & (place == due)), final.eq((got.psn + 1)[:PSN_BITS] == c.read_end),
+            fits.eq((((got.opcode == Opcode.READ_RESPONSE_LAST) | (got.opcode == Opcode.READ_RESPONSE_ONLY)) == final)
+                    & (got.length == Mux(final, (e.length - (place << shift))[:16], p.mtu))),
+            write.qp.eq(qp), write.epoch.eq(c.epoch), write.read.eq(1), write.length.eq(got.length), write.addr.eq(e.laddr + (place << shift)),
+            write.drop.eq(~(in_turn & fits)), write.notify.eq(in_turn & fits & final),
+        ]
         with m.FSM(init="CLEAR"):
             with m.State("CLEAR"):  # memories keep their contents over a reset: every context starts from zero
                 m.d.comb += [n.eq(0), ctx_wr.en.eq(1)]
@@ -201,7 +232,7 @@ class Requester(Block):
 
             with m.State("IDLE"):
                 m.d.comb += [ctx_rd.addr.eq(picked_qp), self.dest.eq(picked_qp), self.idle.eq(~self.fault_in.valid), ctx_rd.en.eq(busy)]
-                m.d.sync += [event.eq(picked), qp.eq(picked_qp), error.eq(0), match.eq(0), reset.eq(0), rewind.eq(0), tell.eq(0)]
+                m.d.sync += [event.eq(picked), qp.eq(picked_qp), error.eq(0), match.eq(0), reset.eq(0), rewind.eq(0), tell.eq(0), landed.eq(0)]
                 with m.If(self.fault_in.valid):
                     m.d.comb += [busy.eq(1), picked.eq(Event.FAULT), picked_qp.eq(self.fault_in.payload), self.fault_in.ready.eq(1)]
                 with m.Elif(self.hold):
@@ -209,6 +240,10 @@ class Requester(Block):
                     m.d.sync += command.eq(self.command)
                 with m.Elif(self.read_error.valid):
                     m.d.comb += [busy.eq(1), picked.eq(Event.READ_ERROR), picked_qp.eq(self.read_error.payload.qp)]
+                with m.Elif(self.landed.valid):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.LANDED), picked_qp.eq(self.landed.payload.qp)]
+                with m.Elif(self.response.valid & self.write.ready & ~overdue.all()):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.RESPONSE), picked_qp.eq(got.dest_qp[:q])]
                 with m.Elif(self.ack.valid & ~overdue.all()):
                     m.d.comb += [busy.eq(1), picked.eq(Event.ACK), picked_qp.eq(self.ack.payload.qp), self.ack.ready.eq(1)]
                     m.d.sync += [ack_psn.eq(self.ack.payload.psn), ack_syndrome.eq(self.ack.payload.syndrome[:7])]
@@ -225,7 +260,11 @@ class Requester(Block):
 
             with m.State("FETCH"):
                 m.d.sync += c.eq(ctx_rd.data)
-                m.d.comb += [sq_rd.addr.eq(Cat(ctx_rd.data.send[:depth_bits], qp)), sq_rd.en.eq(event == Event.SEND)]
+                entry = Signal(depth_bits)  # a response's is the one before the next to send
+                m.d.comb += [
+                    entry.eq(ctx_rd.data.send - (event == Event.RESPONSE)), sq_rd.addr.eq(Cat(entry, qp)),
+                    sq_rd.en.eq((event == Event.SEND) | (event == Event.RESPONSE)),
+                ]
                 with m.Switch(event):
                     for one in Event:
                         with m.Case(one):
@@ -283,13 +322,16 @@ class Requester(Block):
                 m.d.comb += ctx_wr.en.eq(1)
                 m.d.sync += [current.eq(qp), current_valid.eq(0)]
                 m.next = "IDLE"
-                with m.If((c.state == QpState.RTS) & (c.send != c.good) & ~c.rnr & ((c.nxt - c.una)[:PSN_BITS] < p.window)):
+                with m.If((c.state == QpState.RTS) & (c.send != c.good) & ~c.rnr & ((c.nxt - c.una)[:PSN_BITS] < p.window)
+                          & ~(c.reading & (c.nxt == c.read_end))):
                     m.d.comb += [
                         self.packet.valid.eq(1), self.read.valid.eq(length != 0),
                         n.nxt.eq(nxt1), n.since_ack.eq(Mux(ask, 0, c.since_ack + 1)),
                     ]
                     with m.If(c.nxt == c.top):
                         m.d.comb += n.top.eq(nxt1)
+                    with m.If(e.read & ~c.reading):
+                        m.d.comb += [n.reading.eq(1), n.gap.eq(0), n.read_first.eq(e.first), n.read_end.eq(nxt1)]
                     with m.If(c.nxt == c.una):
                         m.d.comb += n.stamp.eq(now)
                     with m.If(last):
@@ -306,7 +348,7 @@ class Requester(Block):
                     done.tag.eq(post.request.tag), done.qpn.eq(post.request.qpn),
                     done.status.eq(Mux((c.state == QpState.ERR) & ~post.immediate, Status.WR_FLUSH_ERR.value, Status.LOC_QP_OP_ERR.value)),
                     sq_wr.addr.eq(Cat(c.tail[:depth_bits], qp)),
-                    sq_wr.data.tag.eq(post.request.tag), sq_wr.data.imm.eq(post.request.imm),
+                    sq_wr.data.tag.eq(post.request.tag), sq_wr.data.imm.eq(post.request.imm), sq_wr.data.read.eq(post.request.opcode == Op.READ),
                     sq_wr.data.write.eq((post.request.opcode == Op.WRITE) | (post.request.opcode == Op.WRITE_IMM)),
                     sq_wr.data.with_imm.eq((post.request.opcode == Op.SEND_IMM) | (post.request.opcode == Op.WRITE_IMM)),
                     sq_wr.data.status.eq(Mux(c.poison, Status.WR_FLUSH_ERR.value, post.status)),
@@ -333,9 +375,11 @@ class Requester(Block):
 
             with m.State("ACK"):
                 kind, code = ack_syndrome[5:7], ack_syndrome[:5]
+                named, limit = Signal(PSN_BITS), Signal(PSN_BITS)  # nothing of a READ is acknowledged but by its responses
                 m.d.comb += [
                     in_window.eq((ack_psn - c.una)[:PSN_BITS] < (c.top - c.una)[:PSN_BITS]),
-                    unacked.eq(Mux(kind == 0, ack_psn + 1, ack_psn)), progress.eq(unacked != c.una),
+                    named.eq(Mux(kind == 0, ack_psn + 1, ack_psn)), limit.eq(Mux(before, c.read_first, c.una)),
+                    unacked.eq(Mux(c.reading & (limit - named)[PSN_BITS - 1], limit, named)), progress.eq(unacked != c.una),
                 ]
                 m.next = "IDLE"
                 with m.If(active & in_window & (kind != 2)):
@@ -368,6 +412,37 @@ class Requester(Block):
                     m.d.sync += c.eq(n)
                     m.next = "LOOP"
 
+            with m.State("RESPONSE"):
+                m.d.comb += self.write.valid.eq((got.length != 0) | write.notify)
+                with m.If(self.write.ready | ~self.write.valid):
+                    m.d.comb += [self.response.ready.eq(1), self.dropped.eq(~wanted)]
+                    m.next = "IDLE"
+                    with m.If(in_turn):
+                        m.d.comb += [n.una.eq(got.psn + fits), n.stamp.eq(now), n.retry.eq(0), n.rnr_count.eq(0), n.gap.eq(0)]
+                        m.d.sync += c.eq(n)
+                        with m.If(~fits):
+                            m.d.sync += [*fail(Status.BAD_RESP_ERR, got.psn, 0), tell.eq(1)]
+                        m.next = "LOOP"
+                    with m.Elif(wanted & ~c.gap):
+                        with m.If(c.retry == p.retries):
+                            m.d.sync += [*fail(Status.RETRY_EXC_ERR, c.una, 0), tell.eq(1)]
+                            m.next = "LOOP"
+                        with m.Else():
+                            m.d.comb += [n.gap.eq(1), n.retry.eq(c.retry + 1), n.stamp.eq(now), n.send.eq(c.head), n.nxt.eq(c.una), ctx_wr.en.eq(1)]
+                            m.d.sync += self.retransmits.eq(self.retransmits + 1)
+
+            with m.State("LANDED"):
+                place_of = self.landed.payload
+                m.d.comb += self.landed.ready.eq(1)
+                m.next = "IDLE"
+                with m.If(active & (c.epoch == place_of.epoch) & c.reading):
+                    m.next = "LOOP"
+                    with m.If(place_of.failed):
+                        m.d.sync += [*fail(Status.MEM_ERR, c.read_first, place_of.addr), tell.eq(1)]
+                    with m.Else():
+                        m.d.comb += n.reading.eq(0)
+                        m.d.sync += [c.eq(n), landed.eq(1)]
+
             with m.State("LOOP"):
                 m.d.comb += [sq_rd.addr.eq(Cat(c.head[:depth_bits], qp)), sq_rd.en.eq(1)]
                 m.next = "ENTRY"
@@ -377,7 +452,7 @@ class Requester(Block):
             with m.State("ENTRY"):
                 acked, hit, emit = Signal(), Signal(), Signal()
                 m.d.comb += [
-                    acked.eq((e.status == 0) & ~(c.una - 1 - e.last)[PSN_BITS - 1]),
+                    acked.eq((e.status == 0) & ~(c.una - 1 - e.last)[PSN_BITS - 1] & (~e.read | landed)),
                     hit.eq(match & (e.status == 0) & ((error_psn - e.first)[:PSN_BITS] <= (e.last - e.first)[:PSN_BITS])),
                     done.tag.eq(e.tag), done.qpn.eq(qp), emit.eq(1), self.done.valid.eq(emit),
                 ]
@@ -397,6 +472,8 @@ class Requester(Block):
                     with m.If(c.send == c.head):
                         m.d.comb += n.send.eq(c.head + 1)
                     m.d.sync += [c.eq(n), post_full.eq(0)]
+                    with m.If(e.read):
+                        m.d.sync += landed.eq(0)
                     with m.If(~acked & ~error):
                         m.d.sync += [error.eq(1), tell.eq(1)]
                     with m.If(hit & ~acked):
@@ -410,7 +487,7 @@ class Requester(Block):
                 with m.If(rewind):
                     m.d.comb += [n.nxt.eq(c.una), n.send.eq(c.head), n.since_ack.eq(0)]
                 with m.If(error):
-                    m.d.comb += [n.state.eq(QpState.ERR), n.good.eq(c.tail), n.send.eq(c.tail), n.poison.eq(0), n.rnr.eq(0)]
+                    m.d.comb += [n.state.eq(QpState.ERR), n.good.eq(c.tail), n.send.eq(c.tail), n.poison.eq(0), n.rnr.eq(0), n.reading.eq(0)]
                     m.d.comb += [n.nxt.eq(c.una), n.top.eq(c.una)]
                 with m.If(reset):
                     m.d.comb += [n.eq(0), n.queued.eq(c.queued), n.epoch.eq(c.epoch + 1)]

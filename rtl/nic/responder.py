@@ -10,6 +10,8 @@ Members
     `post`     In stream post_layout: RECV
     `ack_in`   Out stream ack_layout: ACKs received, to the requester (never waited for: when its queue is full the ACK is lost)
     `ack_out`  Out stream TX_META: ACKs and NAKs to send
+    `outlet`   Out stream {packet, read}: READ responses; ready, once it is, stays until one is given
+    `response_error`  In stream read_error_layout: memory answered an error for a response's payload; it was not sent
     `write_error`  In stream {qp, epoch}
     `fault_in`, `fault_out`, `dest`, …, `command`, `hold`, `idle`, `go`, `state_now`, `psn_now`  as in the requester
     `dropped`, `duplicate`, `nak`  Out(1)  pulses for the counters
@@ -21,6 +23,10 @@ Rules
        sum of the packets is RETH's length): NAK invalid request. WRITE outside its region or without REMOTE_WRITE: NAK access. First packet of
        a SEND, or last of a WRITE with immediate, without RECV: RNR NAK, not accepted. SEND longer than the RECV: NAK invalid request, RECV
        completes with LOC_LEN_ERR. The last packet of a SEND or of a WRITE with immediate completes the RECV, with the immediate. Otherwise accepted. Every NAK but RNR and PSN puts the QP in ERR; the RECV queue is flushed with WR_FLUSH_ERR.
+       READ with payload, inside a message or of more than 2^31 bytes: NAK invalid request; outside its region or without REMOTE_READ: NAK access.
+       A READ behind is carried out again when its range is right and its PSNs are behind too, else it has no effect.
+       A QP answers one READ: another takes the place of responses still to be given out. Responses go out one a turn, QP by QP, and never keep a
+       packet waiting for more than one. A read of memory that fails is a NAK operational with the PSN of its response.
     4. An accepted packet with `ack_req` is acknowledged at once: the ACK says that this NIC is responsible for the data. DONE says that the
        data is in memory. A write that fails later makes the RECV complete with MEM_ERR, sends NAK operational and puts the QP in ERR.
     5. One ACK waits per QP; it carries the newest PSN when it leaves. A duplicate does not replace a NAK that waits.
@@ -38,7 +44,7 @@ from functools import reduce
 from operator import or_
 
 from amaranth.hdl import Cat, Module, Mux, Signal
-from amaranth.lib import enum, stream
+from amaranth.lib import data, enum, stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
@@ -47,6 +53,7 @@ from amaranth.utils import exact_log2
 from rtl.common.block import Block
 from rtl.common.layouts import layout
 from rtl.nic.queue_pair import (
+    MAX_MESSAGE,
     PSN_BITS,
     ack_layout,
     command_layout,
@@ -57,6 +64,7 @@ from rtl.nic.queue_pair import (
     receive_entry,
 )
 from rtl.nic.regions import CheckSignature
+from rtl.nic.requester import packet_entry, read_command, read_error_layout
 from rtl.nic.write_path import write_command, write_error
 from spec.interfaces import RX_META, TX_META
 from spec.packet import Opcode, Syndrome
@@ -72,6 +80,8 @@ class Event(enum.Enum, shape=3):
     ACK = 3
     PACKET = 4
     POST = 5
+    RESPOND = 6
+    RESPONSE_ERROR = 7
 
 
 class Verdict(enum.Enum, shape=4):
@@ -84,6 +94,13 @@ class Verdict(enum.Enum, shape=4):
     TOO_LONG = 6
     ACCESS = 7
     ACCEPT = 8
+    READ = 9
+    AGAIN = 10
+    STALE = 11
+
+
+def outlet_layout(p: NicParams) -> data.StructLayout:
+    return data.StructLayout({"packet": packet_entry(p), "read": read_command()})
 
 
 class Responder(Block):
@@ -97,6 +114,7 @@ class Responder(Block):
             "post": In(stream.Signature(post_layout())),
             "ack_in": Out(stream.Signature(ack_layout(nic))),
             "ack_out": Out(stream.Signature(layout(TX_META))),
+            "outlet": Out(stream.Signature(outlet_layout(nic))), "response_error": In(stream.Signature(read_error_layout(nic))),
             "write_error": In(stream.Signature(write_error(nic))),
             "fault_in": In(stream.Signature(q)), "fault_out": Out(stream.Signature(q)),
             "dest": Out(q), "dest_qp": In(24), "dest_node": In(16),
@@ -117,6 +135,8 @@ class Responder(Block):
         entries = Memory(shape=receive_entry(), depth=p.qps * p.rq_depth, init=[])
         m.submodules.entries = entries
         rq_rd, rq_wr = entries.read_port(), entries.write_port()
+        m.submodules.readers = readers = SyncFIFO(width=q, depth=p.qps)  # QPs that answer a READ
+        served = Signal()  # the last event but one was a response: a packet's turn
         m.submodules.acks = acks = SyncFIFO(width=q, depth=p.qps)
 
         event, qp = Signal(Event), Signal(q)
@@ -130,6 +150,7 @@ class Responder(Block):
         lost = Signal(write_error(p))
 
         meta, post, out, write = self.meta.payload, self.post.payload, self.ack_out.payload, self.write.payload
+        is_read = Signal()
         m.d.comb += [
             n.eq(c), ctx_wr.addr.eq(qp), ctx_wr.data.eq(n),
             self.state_now.qp.eq(qp), self.state_now.value.eq(n.state), self.state_now.write.eq(ctx_wr.en),
@@ -137,12 +158,14 @@ class Responder(Block):
             self.dest.eq(qp), acks.w_data.eq(qp), self.fault_out.payload.eq(qp),
             ctx_rd.en.eq(0), rq_rd.en.eq(0),
             self.check.key.eq(meta.rkey), self.check.addr.eq(meta.va), self.check.length.eq(meta.dma_len),
-            self.check.need.eq(Access.REMOTE_WRITE.value),
+            self.check.need.eq(Mux(is_read, Access.REMOTE_READ.value, Access.REMOTE_WRITE.value)),
             self.ack_in.payload.qp.eq(qp), self.ack_in.payload.psn.eq(meta.psn), self.ack_in.payload.syndrome.eq(meta.syndrome),
             write.qp.eq(qp), write.epoch.eq(c.epoch), write.length.eq(0),
         ]
         with m.If(ctx_wr.en & n.pending & ~n.queued):
             m.d.comb += [acks.w_en.eq(1), ctx_wr.data.queued.eq(1)]
+        with m.If(ctx_wr.en & n.responding & ~n.in_line):
+            m.d.comb += [readers.w_en.eq(1), ctx_wr.data.in_line.eq(1)]
 
         def answer(syndrome):
             return [n.pending.eq(1), n.syndrome.eq(syndrome)]
@@ -156,7 +179,7 @@ class Responder(Block):
             return reduce(or_, (op == code.value for code in codes))
 
         m.d.comb += [
-            is_send.eq(op <= Opcode.SEND_ONLY_IMM), is_write.eq(~is_send & (op <= Opcode.WRITE_ONLY_IMM)),
+            is_read.eq(op == Opcode.READ_REQUEST), is_send.eq(op <= Opcode.SEND_ONLY_IMM), is_write.eq(~is_send & (op <= Opcode.WRITE_ONLY_IMM)),
             immediate.eq(one_of(Opcode.SEND_LAST_IMM, Opcode.SEND_ONLY_IMM, Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY_IMM)),
             only.eq(one_of(Opcode.SEND_ONLY, Opcode.SEND_ONLY_IMM, Opcode.WRITE_ONLY, Opcode.WRITE_ONLY_IMM)),
             starts.eq(only | one_of(Opcode.SEND_FIRST, Opcode.WRITE_FIRST)), ends.eq(only | immediate | one_of(Opcode.SEND_LAST, Opcode.WRITE_LAST)),
@@ -175,6 +198,25 @@ class Responder(Block):
             size_right.eq(Mux(ends, (meta.length <= p.mtu) & (starts | (meta.length != 0)), full_size)),
             room.eq(Mux(starts, Mux(is_write, meta.dma_len, e.length), c.remain)),
             total_right.eq(is_send | Mux(ends, room == meta.length, room > meta.length)),
+        ]
+
+        # READ: responses that its range takes, and whether it may be carried out.
+        shift = exact_log2(p.mtu)
+        responses, read_right = Signal(PSN_BITS + 1), Signal()
+        m.d.comb += [
+            responses.eq(Mux(meta.dma_len == 0, 1, (meta.dma_len + (p.mtu - 1)) >> shift)),
+            read_right.eq((meta.length == 0) & (meta.dma_len <= MAX_MESSAGE)),
+        ]
+
+        # The next packet of a READ's answer.
+        size, final = Signal(13), Signal()
+        packet, give = self.outlet.payload.packet, self.outlet.payload.read
+        reply = packet.meta
+        m.d.comb += [
+            final.eq(c.left <= p.mtu), size.eq(Mux(final, c.left, p.mtu)), readers.w_data.eq(qp),
+            packet.qp.eq(qp), packet.epoch.eq(c.epoch), packet.response.eq(1), give.addr.eq(c["from"]), give.length.eq(size),
+            reply.opcode.eq(Opcode.READ_RESPONSE_FIRST.value + Mux(final, Mux(c.fresh, 3, 2), ~c.fresh)), reply.psn.eq(c.response),
+            reply.dest_node.eq(self.dest_node), reply.dest_qp.eq(self.dest_qp), reply.length.eq(size), reply.syndrome.eq(Syndrome.ACK), reply.msn.eq(c.msn),
         ]
 
         with m.FSM(init="CLEAR"):
@@ -198,8 +240,14 @@ class Responder(Block):
                     m.d.sync += lost.eq(self.write_error.payload)
                 with m.Elif(acks.r_rdy & ~self.ack_out.valid):
                     m.d.comb += [busy.eq(1), picked.eq(Event.ACK), picked_qp.eq(acks.r_data), acks.r_en.eq(1)]
+                with m.Elif(self.response_error.valid):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.RESPONSE_ERROR), picked_qp.eq(self.response_error.payload.qp)]
+                with m.Elif(readers.r_rdy & self.outlet.ready & ~(served & self.meta.valid & self.write.ready)):
+                    m.d.comb += [busy.eq(1), picked.eq(Event.RESPOND), picked_qp.eq(readers.r_data), readers.r_en.eq(1)]
+                    m.d.sync += served.eq(1)
                 with m.Elif(self.meta.valid & self.write.ready):
                     m.d.comb += [busy.eq(1), picked.eq(Event.PACKET), picked_qp.eq(meta.dest_qp[:q])]
+                    m.d.sync += served.eq(0)
                 with m.Elif(self.post.valid & ~post_full):
                     m.d.comb += [busy.eq(1), picked.eq(Event.POST), picked_qp.eq(post.request.qpn[:q])]
                 with m.If(busy):
@@ -240,6 +288,23 @@ class Responder(Block):
                     m.d.sync += [c.eq(n), error.eq(1), tell.eq(1)]
                     m.next = "LOOP"
 
+            with m.State("RESPONSE_ERROR"):
+                gone = self.response_error.payload
+                m.d.comb += self.response_error.ready.eq(1)
+                m.next = "IDLE"
+                with m.If((c.state != QpState.ERR) & (c.state != QpState.RESET) & (c.epoch == gone.epoch)):
+                    m.d.comb += [*answer(Syndrome.NAK_OPERATIONAL), n.epsn.eq(gone.psn)]  # the NAK is of the response that cannot be sent
+                    m.d.sync += [c.eq(n), error.eq(1), tell.eq(1)]
+                    m.next = "LOOP"
+
+            with m.State("RESPOND"):
+                m.d.comb += [n.in_line.eq(0), ctx_wr.en.eq(1), self.outlet.valid.eq(c.responding)]
+                with m.If(c.responding):
+                    m.d.comb += [
+                        n["from"].eq(c["from"] + size), n.left.eq(c.left - size), n.response.eq(c.response + 1), n.fresh.eq(0), n.responding.eq(~final),
+                    ]
+                m.next = "IDLE"
+
             with m.State("ACK"):
                 m.d.comb += [n.pending.eq(0), n.queued.eq(0), ctx_wr.en.eq(1)]
                 with m.If(c.pending):
@@ -260,8 +325,12 @@ class Responder(Block):
                     m.d.sync += verdict.eq(Verdict.IS_ACK)
                 with m.Elif(distance[PSN_BITS - 1]):
                     m.d.sync += verdict.eq(Verdict.DUPLICATE)
+                    with m.If(is_read):
+                        m.d.sync += verdict.eq(Mux(read_right & self.check.ok & (responses <= (c.epsn - meta.psn)[:PSN_BITS]), Verdict.AGAIN, Verdict.STALE))
                 with m.Elif(distance != 0):
                     m.d.sync += verdict.eq(Verdict.AHEAD)
+                with m.Elif(is_read & ~c.in_message & read_right):
+                    m.d.sync += verdict.eq(Mux(self.check.ok, Verdict.READ, Verdict.ACCESS))
                 with m.Elif(~(is_send | is_write) | ~sequence | ~size_right | ~total_right):
                     m.d.sync += verdict.eq(Verdict.INVALID)
                 with m.Elif(is_write & starts & ~self.check.ok):
@@ -287,6 +356,15 @@ class Responder(Block):
                         m.d.comb += [self.duplicate.eq(1), n.pending.eq(1)]
                         with m.If(~c.pending):
                             m.d.comb += n.syndrome.eq(Syndrome.ACK)
+                    with m.Case(Verdict.STALE):
+                        m.d.comb += self.duplicate.eq(1)
+                    with m.Case(Verdict.READ, Verdict.AGAIN):
+                        m.d.comb += [
+                            n.responding.eq(1), n.fresh.eq(1), n["from"].eq(meta.va), n.left.eq(meta.dma_len), n.response.eq(meta.psn),
+                            self.duplicate.eq(verdict == Verdict.AGAIN),
+                        ]
+                        with m.If(verdict == Verdict.READ):
+                            m.d.comb += [n.epsn.eq(c.epsn + responses), n.msn.eq(c.msn + 1), n.nak_sent.eq(0)]
                     with m.Case(Verdict.AHEAD):
                         with m.If(~c.nak_sent):
                             m.d.comb += [*answer(Syndrome.NAK_PSN), n.nak_sent.eq(1)]
@@ -370,9 +448,9 @@ class Responder(Block):
                 m.d.sync += post_full.eq(0)
                 m.next = "IDLE"
                 with m.If(error):
-                    m.d.comb += [n.state.eq(QpState.ERR), n.in_message.eq(0), n.poison.eq(0)]
+                    m.d.comb += [n.state.eq(QpState.ERR), n.in_message.eq(0), n.poison.eq(0), n.responding.eq(0)]
                 with m.If(reset):
-                    m.d.comb += [n.eq(0), n.queued.eq(c.queued), n.epoch.eq(c.epoch + 1)]
+                    m.d.comb += [n.eq(0), n.queued.eq(c.queued), n.in_line.eq(c.in_line), n.epoch.eq(c.epoch + 1)]
                 with m.If(tell):
                     m.d.comb += [self.fault_out.valid.eq(1), ctx_wr.en.eq(self.fault_out.ready)]
                     with m.If(~self.fault_out.ready):

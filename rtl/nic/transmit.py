@@ -4,7 +4,8 @@ Members
     `packet`  In stream {meta, qp, epoch}, `result` In stream {error, addr}, `flit` In stream: from the requester and the read path
     `ack`     In stream TX_META: ACKs and NAKs of the responder
     `meta`    Out stream TX_META, `data` Out stream of packet beats: to the framer
-    `read_error`  Out stream {qp, epoch, psn, addr}: the packet was dropped, its payload could not be read
+    `read_error`, `response_error`  Out stream {qp, epoch, psn, addr}: the packet, a READ response or another, was dropped: its payload could not be read
+    `spare`   Out(1)  there is room for two packets
     `sent`    Out(1)  one pulse per packet given to the framer
 
 Rules
@@ -15,7 +16,7 @@ Latency: last flit in the buffer to `meta` 2 cycles. Interval: 1 packet a cycle,
 """
 from __future__ import annotations
 
-from amaranth.hdl import Module, Signal
+from amaranth.hdl import Cat, Module, Mux, Signal
 from amaranth.lib import stream
 from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
@@ -26,6 +27,8 @@ from rtl.nic.read_path import flit_layout, result_layout
 from rtl.nic.requester import packet_entry, read_error_layout
 from spec.interfaces import TX_META
 from spec.params import NicParams
+
+WAITING = 8  # packets whose payload is not whole yet
 
 
 class Transmit(Block):
@@ -39,23 +42,26 @@ class Transmit(Block):
             "meta": Out(stream.Signature(layout(TX_META))),
             "data": Out(stream.Signature(packet_layout())),
             "read_error": Out(stream.Signature(read_error_layout(nic))),
-            "sent": Out(1),
+            "response_error": Out(stream.Signature(read_error_layout(nic))),
+            "sent": Out(1), "spare": Out(1),
         })
 
     def elaborate(self, platform):
         m = Module()
-        m.submodules.waiting = waiting = SyncFIFO(width=packet_entry(self.nic).size, depth=8)
+        m.submodules.waiting = waiting = SyncFIFO(width=packet_entry(self.nic).size, depth=WAITING)
         m.submodules.metas = metas = SyncFIFO(width=TX_META.bits, depth=2)
         m.submodules.orders = orders = SyncFIFO(width=1, depth=4)  # per payload in the buffer: drop it
-        m.submodules.errors = errors = SyncFIFO(width=read_error_layout(self.nic).size, depth=2)
+        m.submodules.errors = errors = SyncFIFO(width=read_error_layout(self.nic).size + 1, depth=2)
         head, gone = Signal(packet_entry(self.nic)), Signal(read_error_layout(self.nic))
         m.d.comb += [
             waiting.w_data.eq(self.packet.payload), waiting.w_en.eq(self.packet.valid), self.packet.ready.eq(waiting.w_rdy),
             head.eq(waiting.r_data),
             self.meta.payload.eq(metas.r_data), self.meta.valid.eq(metas.r_rdy), metas.r_en.eq(self.meta.ready),
             gone.qp.eq(head.qp), gone.epoch.eq(head.epoch), gone.psn.eq(head.meta.psn), gone.addr.eq(self.result.payload.addr),
-            errors.w_data.eq(gone), self.read_error.payload.eq(errors.r_data), self.read_error.valid.eq(errors.r_rdy),
-            errors.r_en.eq(self.read_error.ready),
+            errors.w_data.eq(Cat(gone, head.response)), self.spare.eq(waiting.w_level <= WAITING - 2),
+            self.read_error.payload.eq(errors.r_data[:-1]), self.read_error.valid.eq(errors.r_rdy & ~errors.r_data[-1]),
+            self.response_error.payload.eq(errors.r_data[:-1]), self.response_error.valid.eq(errors.r_rdy & errors.r_data[-1]),
+            errors.r_en.eq(Mux(errors.r_data[-1], self.response_error.ready, self.read_error.ready)),
             self.sent.eq(metas.w_en), metas.w_data.eq(head.meta),
         ]
         empty = head.meta.length == 0

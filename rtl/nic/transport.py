@@ -25,15 +25,17 @@ from rtl.common.axi4 import AXI4Signature
 from rtl.common.block import Block
 from rtl.common.csr import IndexedRegisterSignature
 from rtl.common.layouts import layout, packet_layout
+from rtl.nic import headers
 from rtl.nic.post import Post
 from rtl.nic.queue_pair import QpRegisters, ack_layout, qp_bits
 from rtl.nic.read_path import ReadPath
 from rtl.nic.regions import Regions
 from rtl.nic.requester import Requester
-from rtl.nic.responder import Responder
+from rtl.nic.responder import Responder, outlet_layout
 from rtl.nic.transmit import Transmit
 from rtl.nic.write_path import WritePath
 from spec.interfaces import DONE, NIC_REQUEST, RX_META, TX_META
+from spec.packet import READ_RESPONSES
 from spec.params import MemParams, NicParams
 
 REGISTERS = ("qp_state", "qp_dest_qp", "qp_dest_node", "qp_sq_psn", "qp_rq_psn", "mr_base", "mr_size", "mr_key", "mr_access")
@@ -81,15 +83,13 @@ class Transport(Block):
         connect(m, responder.check, regions.remote)
         connect(m, post.send, requester.post)
         connect(m, post.recv, responder.post)
-        connect(m, requester.packet, transmit.packet)
-        connect(m, requester.read, read_path.command)
         connect(m, read_path.result, transmit.result)
         connect(m, read_path.flit, transmit.flit)
         connect(m, transmit.read_error, requester.read_error)
         connect(m, responder.ack_out, transmit.ack)
-        connect(m, responder.write, write_path.command)
+        connect(m, transmit.response_error, responder.response_error)
+        connect(m, write_path.landed, requester.landed)
         connect(m, write_path.error, responder.write_error)
-        connect(m, flipped(self.rx_meta), responder.meta)
         connect(m, flipped(self.rx_data), write_path.data)
         connect(m, transmit.meta, flipped(self.tx_meta))
         connect(m, transmit.data, flipped(self.tx_data))
@@ -98,6 +98,30 @@ class Transport(Block):
         connect(m, write_path.axi.aw, flipped(self.axi.aw))
         connect(m, write_path.axi.w, flipped(self.axi.w))
         connect(m, flipped(self.axi.b), write_path.axi.b)
+
+        # Packets received: READ responses are the requester's. A packet's owner alone hands its payload on, so payloads stay in order.
+        rx, is_response = self.rx_meta, Signal()
+        m.d.comb += [
+            is_response.eq(headers.is_in(rx.payload.opcode, READ_RESPONSES)),
+            responder.meta.payload.eq(rx.payload), requester.response.payload.eq(rx.payload),
+            responder.meta.valid.eq(rx.valid & ~is_response), requester.response.valid.eq(rx.valid & is_response),
+            rx.ready.eq(Mux(is_response, requester.response.ready, responder.meta.ready)),
+            write_path.command.valid.eq(requester.write.valid | responder.write.valid),
+            write_path.command.payload.eq(Mux(requester.write.valid, requester.write.payload, responder.write.payload)),
+            requester.write.ready.eq(write_path.command.ready), responder.write.ready.eq(write_path.command.ready & ~requester.write.valid),
+        ]
+
+        # Packets to send: READ responses go between those of the requester, and leave it the room that it has seen.
+        m.submodules.outlet = outlet = SyncFIFO(width=outlet_layout(nic).size, depth=4)
+        answer, take = Signal(outlet_layout(nic)), Signal()
+        m.d.comb += [
+            outlet.w_data.eq(responder.outlet.payload), outlet.w_en.eq(responder.outlet.valid), responder.outlet.ready.eq(outlet.w_rdy),
+            answer.eq(outlet.r_data), take.eq(outlet.r_rdy & ~requester.packet.valid & transmit.spare & read_path.spare), outlet.r_en.eq(take),
+            transmit.packet.payload.eq(Mux(take, answer.packet, requester.packet.payload)), transmit.packet.valid.eq(take | requester.packet.valid),
+            requester.packet.ready.eq(transmit.packet.ready),
+            read_path.command.payload.eq(Mux(take, answer.read, requester.read.payload)),
+            read_path.command.valid.eq(Mux(take, answer.read.length != 0, requester.read.valid)), requester.read.ready.eq(read_path.command.ready),
+        ]
 
         # Both engines take a write of software in the same cycle, and tell each other of errors.
         m.d.comb += [registers.requester_idle.eq(requester.idle), registers.responder_idle.eq(responder.idle)]
@@ -136,7 +160,7 @@ class Transport(Block):
 
         for counter, pulse in (
             (self.nic_tx_packets, transmit.sent), (self.nic_rx_packets, self.rx_meta.valid & self.rx_meta.ready),
-            (self.nic_duplicates, responder.duplicate), (self.nic_naks, responder.nak), (self.dropped, responder.dropped),
+            (self.nic_duplicates, responder.duplicate), (self.nic_naks, responder.nak), (self.dropped, responder.dropped | requester.dropped),
         ):
             with m.If(pulse):
                 m.d.sync += counter.eq(counter + 1)

@@ -6,6 +6,7 @@ Members
     `axi`      Out({aw, w, b}): INCR bursts, byte strobes, never across 4 KiB
     `done`     Out stream DONE
     `error`    Out stream {qp, epoch}: a write of this QP was answered with an error
+    `landed`   Out stream {qp, epoch, failed, addr}: payload of a READ (`read`): the last of it is in memory (`notify`), or some could not be written
 
 Rules
     1. Only bytes of the payload are strobed; a payload with `drop` is consumed and not written.
@@ -43,13 +44,17 @@ OUTSTANDING = 32  # commands whose B responses or completions are not done
 
 def write_command(p: NicParams) -> data.StructLayout:
     return data.StructLayout({
-        "drop": 1, "addr": 64, "length": 13, "qp": qp_bits(p), "epoch": 2, "send": 1,
+        "drop": 1, "addr": 64, "length": 13, "qp": qp_bits(p), "epoch": 2, "send": 1, "read": 1, "notify": 1,
         "emit": 1, "tag": 16, "status": 8, "byte_len": 32, "imm": 32, "info": 64,
     })
 
 
 def write_error(p: NicParams) -> data.StructLayout:
     return data.StructLayout({"qp": qp_bits(p), "epoch": 2})
+
+
+def landed_layout(p: NicParams) -> data.StructLayout:
+    return data.StructLayout({"qp": qp_bits(p), "epoch": 2, "failed": 1, "addr": 64})
 
 
 class WritePath(Block):
@@ -62,6 +67,7 @@ class WritePath(Block):
             "axi": Out(wiring.Signature({name: axi.members[name] for name in ("aw", "w", "b")})),
             "done": Out(stream.Signature(layout(DONE))),
             "error": Out(stream.Signature(write_error(nic))),
+            "landed": Out(stream.Signature(landed_layout(nic))),
         })
 
     def elaborate(self, platform):
@@ -70,12 +76,13 @@ class WritePath(Block):
         burst_job = data.StructLayout({"addr": self.mem.addr_width, "beats": 8})
         data_job = data.StructLayout({"drop": 1, "to_page": 7, "off": 6, "length": 13})
         wait_job = data.StructLayout({
-            "bursts": 2, "addr": 64, "qp": qp_bits(p), "epoch": 2, "send": 1,
+            "bursts": 2, "addr": 64, "qp": qp_bits(p), "epoch": 2, "send": 1, "read": 1, "notify": 1,
             "emit": 1, "tag": 16, "status": 8, "byte_len": 32, "imm": 32, "info": 64,
         })
         m.submodules.bursts = bursts = SyncFIFO(width=burst_job.size, depth=4)
         m.submodules.datas = datas = SyncFIFO(width=data_job.size, depth=4)
         m.submodules.waits = waits = SyncFIFO(width=wait_job.size, depth=OUTSTANDING)
+        m.submodules.landings = landings = SyncFIFO(width=landed_layout(p).size, depth=OUTSTANDING)
         m.submodules.errors = errors = SyncFIFO(width=write_error(p).size, depth=2 * OUTSTANDING)
 
         # A command goes to all three queues.
@@ -91,10 +98,10 @@ class WritePath(Block):
             in_data.drop.eq(command.drop), in_data.to_page.eq(to_page), in_data.off.eq(Mux(command.drop, 0, command.addr[:6])),
             in_data.length.eq(command.length),
             in_wait.bursts.eq(Mux(written, Mux(beats > to_page, 2, 1), 0)),
-            *(in_wait[name].eq(command[name]) for name in ("addr", "qp", "epoch", "send", "emit", "tag", "status", "byte_len", "imm", "info")),
+            *(in_wait[name].eq(command[name]) for name in ("addr", "qp", "epoch", "send", "read", "notify", "emit", "tag", "status", "byte_len", "imm", "info")),
             bursts.w_data.eq(in_burst), bursts.w_en.eq(accept & written),
             datas.w_data.eq(in_data), datas.w_en.eq(accept & some),
-            waits.w_data.eq(in_wait), waits.w_en.eq(accept & (written | command.emit)),
+            waits.w_data.eq(in_wait), waits.w_en.eq(accept & (written | command.emit | command.notify)),
         ]
 
         # Bursts.
@@ -156,7 +163,7 @@ class WritePath(Block):
         m.submodules.sticky = sticky
         mark_rd, mark_wr = sticky.read_port(), sticky.write_port()
         bad, fail, marked, mark = Signal(), Signal(), Signal(), mark_rd.data
-        entry = Signal(write_error(p))
+        entry, landing, land = Signal(write_error(p)), Signal(landed_layout(p)), Signal()
         done = self.done.payload
         m.d.comb += [
             head.eq(waits.r_data), mark_rd.addr.eq(head.qp), mark_wr.addr.eq(head.qp),
@@ -164,6 +171,9 @@ class WritePath(Block):
             self.error.payload.eq(errors.r_data), self.error.valid.eq(errors.r_rdy), errors.r_en.eq(self.error.ready),
             done.tag.eq(head.tag), done.status.eq(head.status), done.byte_len.eq(head.byte_len), done.qpn.eq(head.qp),
             done.info.eq(head.info), done.imm.eq(head.imm),
+            land.eq(head.notify | (head.read & failed_now)), landing.qp.eq(head.qp), landing.epoch.eq(head.epoch), landing.failed.eq(failed_now),
+            landing.addr.eq(head.addr), landings.w_data.eq(landing),
+            self.landed.payload.eq(landings.r_data), self.landed.valid.eq(landings.r_rdy), landings.r_en.eq(self.landed.ready),
             bad.eq(b.valid & b.ready & b.payload.resp[1]), fail.eq(failed_now & (head.send | head.emit)),
             marked.eq(mark.failed & Mux(mark.write, (mark.epoch == head.epoch) & (~head.emit | (head.status == Status.SUCCESS)), 1)),
         ]
@@ -193,9 +203,13 @@ class WritePath(Block):
                     with m.If(bursts_left == 1):
                         m.next = "END"
             with m.State("END"):
-                m.d.comb += [self.done.valid.eq(head.emit), waits.r_en.eq(~head.emit | self.done.ready)]
-                m.d.comb += [errors.w_en.eq(waits.r_en & failed_now)]
-                with m.If(waits.r_en):
+                m.d.comb += [
+                    self.done.valid.eq(head.emit), waits.r_en.eq(Mux(land, landings.w_rdy, ~head.emit | self.done.ready)),
+                    landings.w_en.eq(waits.r_en & land), errors.w_en.eq(waits.r_en & failed_now & ~head.read),
+                ]
+                with m.If(waits.r_en & head.read):
+                    m.next = "TAKE"
+                with m.Elif(waits.r_en):
                     m.d.comb += [
                         mark_wr.en.eq(failed_now | (head.emit & mark.failed)),
                         mark_wr.data.failed.eq(~head.emit), mark_wr.data.write.eq(~head.send & ~(marked & ~mark.write)),

@@ -27,7 +27,7 @@ REGIONS = (  # base, bytes, rights; none is both read and written by the other s
     (0x14000, 0x8001, int(Access.REMOTE_READ)),
 )
 SOURCES = (3, 4, 6)  # regions that nobody writes
-KINDS = ("right", "opcode", "psn", "length", "rkey", "va", "dma_len", "src_node", "dest_qp", "ack")
+KINDS = ("right", "opcode", "psn", "length", "rkey", "va", "dma_len", "src_node", "dest_qp", "ack", "response")
 
 
 
@@ -112,6 +112,8 @@ class Attack:
         laddr, lkey = self.place(kind != Op.RECV)
         raddr, rkey = self.place()
         self.tag = (self.tag + 1) & 0xFFFF
+        if kind == Op.READ:
+            (laddr, lkey), (raddr, rkey) = self.place(), self.place(True)
         op = kind if self.rng.random() < 0.6 else {Op.SEND: Op.SEND_IMM, Op.WRITE: Op.WRITE_IMM}.get(kind, kind)
         op = op if kind == Op.RECV or self.rng.random() > 0.03 else Op.NOOP
         n = self.length() if self.rng.random() > 0.02 else self.pick((1 << 31) + 1, (1 << 32) - 1, 0x9000)
@@ -121,6 +123,8 @@ class Attack:
         """(what was done to it, packet) for a queue pair."""
         if self.rng.random() < 0.35:
             return "ack", self._ack(qp)
+        if self.v.ends[qp].requester.read is not None and self.rng.random() < 0.5:
+            return "response", self._response(qp)
         meta, n = self._right(qp)
         kind = "right"
         if self.rng.random() < self.harm:
@@ -143,12 +147,31 @@ class Attack:
         return dict(opcode=int(Opcode.ACK), src_node=PEER, dest_qp=qp, psn=psn & MASK, syndrome=syndrome, msn=int(self.rng.integers(1 << 24)),
                     ack_req=self.pick(0, 1), length=0), b""
 
+    def _response(self, qp: int) -> Packet:
+        """A READ response: the one that is due, or one beside it."""
+        r, mtu = self.v.ends[qp].requester, self.v.params.mtu
+        psn = r._due if self.rng.random() < 0.8 else (r._due + self.pick(-1, 1, 2, 5, 1 << 23)) & MASK
+        place = (psn - r.read_first) & MASK
+        last = psn == (r.psn - 1) & MASK
+        n = r.read.length - place * mtu if last else mtu
+        op = self.pick(Opcode.READ_RESPONSE_LAST, Opcode.READ_RESPONSE_ONLY) if last else self.pick(Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_MIDDLE)
+        if self.rng.random() < 0.15:
+            op, n = self.pick(*range(0x0D, 0x11)), self.pick(n, 0, 1, mtu)
+        n = min(max(n, 0), mtu)
+        return dict(opcode=int(op), src_node=self.pick(PEER, PEER, PEER, PEER, PEER + 1), dest_qp=qp, psn=psn, syndrome=int(Syndrome.ACK),
+                    msn=0, ack_req=0, length=n), self.rng.bytes(n)
+
     def _right(self, qp: int) -> tuple[dict[str, int], int]:
         """A packet that continues what the responder has; its payload's bytes."""
         r, mtu = self.v.ends[qp].responder, self.v.params.mtu
         va, rkey = self.place()
         total = self.length()
         meta = dict(ack_req=1, src_node=PEER, dest_qp=qp, psn=r.psn, va=va, rkey=rkey, dma_len=total, syndrome=0, msn=0, imm=int(self.rng.integers(1 << 32)))
+        if r.message is None and self.rng.random() < 0.2:
+            va, rkey = self.place(True)
+            again = self.pick(0, 0, 1, 4)
+            meta |= dict(opcode=int(Opcode.READ_REQUEST), va=va, rkey=rkey, psn=(r.psn - again) & MASK, dma_len=min(total, again * mtu) if again else total)
+            return meta, 0
         if r.message is None:
             write = self.pick(0, 1)
             op = (Opcode.WRITE_FIRST if write else Opcode.SEND_FIRST) if total > mtu else Opcode.WRITE_ONLY if write else Opcode.SEND_ONLY
@@ -160,7 +183,7 @@ class Attack:
 
     def _damage(self, meta: dict[str, int], n: int) -> tuple[str, int]:
         rng, mtu = self.rng, self.v.params.mtu
-        kind = KINDS[1 + int(rng.integers(len(KINDS) - 2))]
+        kind = KINDS[1 + int(rng.integers(len(KINDS) - 3))]
         if kind == "opcode":
             meta["opcode"] = self.pick(int(rng.integers(256)), int(rng.integers(0x18)))
             if meta["opcode"] == Opcode.ACK:

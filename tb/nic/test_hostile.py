@@ -7,7 +7,7 @@ import cocotb
 import numpy as np
 
 from golden.nic.transport import Request
-from spec.packet import HAS_IMM, HAS_RETH, Opcode
+from spec.packet import HAS_AETH, HAS_IMM, HAS_RETH, READ_RESPONSES, Opcode
 from spec.registers import QpState
 from spec.wqe import Op
 from tb.lib.bench import Bench
@@ -44,9 +44,15 @@ def words(q: Request, qp: int) -> int:
 def told(m: dict[str, int], payload: bytes) -> tuple:
     """What must be equal of a packet sent: of data all but when it asks for an ACK (which restarts shift), of an ACK everything."""
     op = m["opcode"]
-    names = ("psn", "dest_node", "dest_qp", *(("syndrome", "msn") if op == Opcode.ACK else ()), *(("va", "rkey", "dma_len") if op in HAS_RETH else ()),
+    names = ("psn", "dest_node", "dest_qp", *(("syndrome", "msn") if op in HAS_AETH else ()), *(("va", "rkey", "dma_len") if op in HAS_RETH else ()),
              *(("imm",) if op in HAS_IMM else ()))
     return op, *(m[n] for n in names), len(payload), crc32(payload)
+
+
+def sort(packet) -> int:
+    """ACKs, READ responses and what the requester sends have no order among them."""
+    op = packet[0]["opcode"]
+    return 2 if op in READ_RESPONSES else int(op == Opcode.ACK)
 
 
 def by_qp(items, key) -> dict[int, list]:
@@ -70,9 +76,9 @@ async def step(r: Rig, v: Victim, requests: list[tuple[int, Request]], packets) 
     got = by_qp(r.sent(), lambda x: x[0]["dest_qp"] - PEER_QP)
     ended = by_qp(r.done(), lambda d: d["qpn"])
     for qp in QPS:
-        for acks in (False, True):
-            mine = [told(*p) for p in got.get(qp, []) if (p[0]["opcode"] == Opcode.ACK) == acks]
-            want = [told(*p) for p in answers[qp] if (p[0]["opcode"] == Opcode.ACK) == acks]
+        for kind in range(3):
+            mine = [told(*p) for p in got.get(qp, []) if sort(p) == kind]
+            want = [told(*p) for p in answers[qp] if sort(p) == kind]
             assert mine == want, f"qp {qp}: sent {mine}, expected {want}; given {[m for m, _ in packets if m['dest_qp'] == qp]}"
         mine = sorted((d["tag"], d["status"], d["byte_len"], d["imm"], d["info"]) for d in ended.get(qp, []))
         want = sorted((c.tag, c.status, c.byte_len, c.imm, c.info) for c in (*done[qp][0], *done[qp][1]))
@@ -89,8 +95,9 @@ async def test_ten_thousand_packets(dut):
         posts = []
         for qp in QPS:
             e = v.ends[qp]
-            for kind, have, p in ((Op.RECV, len(e.responder.recvs), 0.5), (Op.SEND, len(e.requester.messages), 0.25), (Op.WRITE, len(e.requester.messages), 0.25)):
-                if have < 6 and rng.random() < p:
+            for kind, have, p in ((Op.RECV, len(e.responder.recvs), 0.5), (Op.SEND, len(e.requester.messages), 0.25), (Op.WRITE, len(e.requester.messages), 0.25),
+                                  (Op.READ, len(e.requester.messages), 0.15)):
+                if have < 5 and rng.random() < p:
                     posts.append((qp, a.request(kind)))
         await step(r, v, posts, [])
         packets = []
@@ -123,7 +130,7 @@ async def test_flood(dut):
         for qp in QPS:
             await reopen(r, v, qp)
         b.stalls(0.3 * (round_ % 2))
-        posts = [(qp, a.request(kind)) for _ in range(6) for qp in QPS for kind in (Op.RECV, Op.WRITE)]
+        posts = [(qp, a.request(kind)) for _ in range(6) for qp in QPS for kind in (Op.RECV, b.rng.choice([Op.WRITE, Op.READ]))]
         r.load([words(q, qp) for qp, q in posts])
         for name in ("done", "tx_meta", "tx_data"):
             b.sink(name).expect(0, exact=False)

@@ -6,10 +6,10 @@ import numpy as np
 
 from spec.packet import Opcode, wire_bytes
 from spec.registers import QpState
-from spec.wqe import Status
+from spec.wqe import Op, Status
 from tb.lib.bench import Bench
 from tb.nic.dut_nic_pair import FAULTS
-from tb.nic.transport_rig import PSN_MASK, RECV, SEND, WRITE, Rig, request, statuses
+from tb.nic.transport_rig import PSN_MASK, READ, RECV, SEND, WRITE, Rig, request, statuses
 
 SIDES = ("a_", "b_")
 PSN = PSN_MASK - 2  # 2^24 - 3
@@ -65,14 +65,14 @@ class Pair:
         return await self.b.run(deadline, settle=settle)
 
 
-def traffic(pair: Pair, lengths, qps, *, ways=(0, 1), slot: int = 0x4000):
-    """Messages of `lengths` from each end named in `ways` to the other, over `qps` in turn, SEND and WRITE mixed.
+def traffic(pair: Pair, lengths, qps, *, ways=(0, 1), slot: int = 0x4000, reads: bool = False):
+    """Messages of `lengths` from each end named in `ways` to the other, over `qps` in turn, SEND and WRITE mixed, with `reads` READs too.
 
     Returns (RECVs, sends, completions per end, check): disjoint sources and targets at random alignments.
     """
     rng = pair.b.rng
     recvs, sends, done = [[], []], [[], []], [0, 0]
-    checks = []
+    checks, copies = [], []
     for me in ways:
         peer = 1 - me
         for k, n in enumerate(lengths):
@@ -80,18 +80,20 @@ def traffic(pair: Pair, lengths, qps, *, ways=(0, 1), slot: int = 0x4000):
             dst = me * 0x40000 + (k * slot if len(lengths) > 1 else 0) + int(rng.integers(0, 128))
             assert n + 192 <= slot or len(lengths) == 1
             qp = qps[k % len(qps)]
-            write = bool(rng.integers(2)) if len(lengths) > 1 else False
-            pair.b.cover("WRITE" if write else "SEND")
-            sends[me].append(request(WRITE if write else SEND, qp, src, n, k, raddr=dst))
+            op = (SEND, WRITE, READ)[int(rng.integers(2 + reads))] if len(lengths) > 1 else SEND
+            write = op != SEND
+            pair.b.cover(Op(op).name)
+            sends[me].append(request(op, qp, src, n, k, raddr=dst) if op != READ else request(op, qp, dst, n, k, raddr=src))
             done[me] += 1
             if not write:
                 recvs[peer].append(request(RECV, qp, dst, n + int(rng.integers(0, 64)), 1000 + k))
                 done[peer] += 1
             checks.append((me, k, qp, src, dst, n, write))
+            copies.append((me, peer, src, dst, n) if op != READ else (peer, me, src, dst, n))
 
     images = [r.memory.image.copy() for r in pair.ends]
-    for me, _, _, src, dst, n, _ in checks:
-        images[1 - me][dst : dst + n] = pair.ends[me].memory.image[src : src + n]
+    for here, there, src, dst, n in copies:
+        images[there][dst : dst + n] = pair.ends[here].memory.image[src : src + n]
 
     def check() -> None:
         """Every byte of both memories, every completion once, in order per QP and queue."""
@@ -177,6 +179,33 @@ async def test_loss(dut):
         b.cover("duplicate")
     if a.counter("nic_rx_dropped"):
         b.cover("corrupted")
+
+
+@cocotb.test()
+async def test_read_loss(dut):
+    """READ among SEND and WRITE, both ways at once, while the link loses, repeats, reorders and damages; then the rate of a long one."""
+    pair = await Pair.start(dut, qps=(1, 2, 3, 12))
+    b, mtu = pair.b, pair.p.mtu
+    for rate in (0.0, 0.01, 0.05):
+        for _ in range(2 + 2 * (rate > 0)):
+            lengths = [int(x) for x in b.rng.integers(0, 3 * mtu, 8)] + [0, 1, mtu, mtu + 1, *(int(x) for x in b.rng.integers(0, 200, 4))]
+            recvs, sends, done, check = traffic(pair, lengths, (1, 2, 3, 12), reads=True)
+            await pair.post(recvs)
+            for way in ("ab", "ba"):
+                pair.faults(way, drop=rate, dup=2 * rate, reorder=2 * rate, corrupt=rate)
+            await pair.run(sends, done, deadline=800000)
+            for way in ("ab", "ba"):
+                pair.faults(way)
+            await b.wait_cycles(2000)
+            check()
+        b.cover("READ lossless" if not rate else "READ under loss")
+    n = 48 * mtu
+    bound = sum(wire_bytes(Opcode.READ_RESPONSE_MIDDLE, mtu) for _ in range(48)) / b.config.link.rate
+    cycles = await pair.run([[request(READ, 1, 13, n, 1, raddr=0x80000 + 5)], []], [1, 0])
+    assert np.array_equal(pair.ends[0].memory.read(13, n), pair.ends[1].memory.read(0x80005, n))
+    cocotb.log.info("READ of %d bytes: %d cycles, bound %.0f", n, cycles, bound)
+    assert cycles <= bound * 1.01 + 2 * b.config.link.latency + 2 * bound / 48 + 80, (cycles, bound)
+    b.cover("READ at line rate")
 
 
 @cocotb.test()

@@ -5,7 +5,7 @@ import cocotb
 import numpy as np
 
 from spec.interfaces import RX_META
-from spec.packet import RNR_UNITS, Opcode, Syndrome, segment
+from spec.packet import HAS_AETH, RNR_UNITS, Opcode, Syndrome, segment
 from spec.registers import Access, QpState
 from spec.wqe import Op, Status
 from tb.lib.bench import Bench
@@ -13,6 +13,7 @@ from tb.nic.dut_transport import params
 from tb.nic.transport_rig import (
     KEY,
     PSN_MASK,
+    READ,
     RECV,
     SEND,
     SEND_IMM,
@@ -23,6 +24,8 @@ from tb.nic.transport_rig import (
     flits,
     message,
     opcode,
+    read_request,
+    read_responses,
     request,
     statuses,
 )
@@ -203,6 +206,153 @@ async def test_immediate(dut):
 
 
 @cocotb.test()
+async def test_read(dut):
+    """READ as requester: request, responses of every size to any address, nothing behind it before its end, loss, wrong responses, flush."""
+    first = PSN_MASK - 2
+    r = await start(dut, sq_psn=first)
+    b, mtu, psn = r.b, r.p.mtu, first
+    for k, length in enumerate((0, 1, 63, 65, mtu, mtu + 1, 3 * mtu + 5)):
+        laddr, data = BASE + 0x100 + 13 * k, b.rng.bytes(length)
+        image = r.memory.image.copy()
+        image[laddr : laddr + length] = np.frombuffer(data, np.uint8)
+        r.memory.latency = 20 if k % 2 else 3
+        b.stalls(0.3 * (k % 3 == 2))
+        await r.run([request(READ, 1, laddr, length, k, raddr=0x7700 + k, rkey=0x77), request(SEND, 1, BASE, 5, 50 + k)], sent=1)
+        m = r.sent()[0][0]
+        assert (m["opcode"], m["psn"], m["va"], m["rkey"], m["dma_len"]) == (Opcode.READ_REQUEST, psn & PSN_MASK, 0x7700 + k, 0x77, length)
+        count = len(segment(length, mtu))
+        await r.run([], read_responses(data, psn, mtu, qp=1, src=PEER), done=1, sent=1, data=1)
+        d = r.done()[0]
+        assert (d["tag"], d["status"], d["byte_len"]) == (k, Status.SUCCESS, length) and np.array_equal(image, r.memory.image)
+        assert (r.sent()[0][0]["opcode"], r.sent()[0][0]["psn"]) == (Opcode.SEND_ONLY, (psn + count) & PSN_MASK)
+        await r.run([], [ack(psn + count, qp=1, src=PEER)], done=1)
+        psn += count + 1
+    b.stalls(0)
+    b.cover("read")
+
+    # A lost response: one restart, for the rest; an ACK acknowledges nothing of a READ; a SEND before it is acknowledged by its first response.
+    data = b.rng.bytes(5 * mtu + 9)
+    answers = read_responses(data, psn + 1, mtu, qp=1, src=PEER)
+    await r.run([request(SEND, 1, BASE, 5, 1), request(READ, 1, BASE + 64, len(data), 2, raddr=0x10000, rkey=9)], sent=2, data=1)
+    await r.run([], [ack(psn + 3, qp=1, src=PEER)], done=1)
+    await r.run([], [answers[0], answers[1], answers[3], answers[4]], sent=1)
+    m = r.sent()[0][0]
+    assert (m["psn"], m["va"], m["dma_len"]) == ((psn + 3) & PSN_MASK, 0x10000 + 2 * mtu, len(data) - 2 * mtu)
+    await r.run([], [answers[4], answers[1], *read_responses(data[2 * mtu :], psn + 3, mtu, qp=1, src=PEER)], done=1)
+    assert (r.done()[0]["tag"], r.done()[0]["status"]) == (2, Status.SUCCESS) and r.memory.read(BASE + 64, len(data)).tobytes() == data
+    psn += 1 + len(answers)
+    b.cover("read restarted")
+
+    for qp, change, status in ((1, dict(opcode=int(Opcode.READ_RESPONSE_ONLY)), Status.BAD_RESP_ERR), (2, dict(length=mtu - 1), Status.BAD_RESP_ERR)):
+        await r.open(qp, dest_qp=PEER_QP + qp, dest_node=PEER, sq_psn=10)
+        await r.run([request(READ, qp, BASE, 2 * mtu, 1, raddr=0, rkey=9), request(SEND, qp, BASE, 1, 2), request(RECV, qp, BASE, 1, 3)], sent=1)
+        m, payload = read_responses(bytes(2 * mtu), 10, mtu, qp=qp, src=PEER)[0]
+        m |= change
+        before = r.memory.image.copy()
+        await r.run([], [(m, payload[: m["length"]])], done=3)
+        assert sorted((d["tag"], d["status"]) for d in r.done()) == [(1, status), (2, Status.WR_FLUSH_ERR), (3, Status.WR_FLUSH_ERR)]
+        assert np.array_equal(before, r.memory.image) and await r.state(qp) == QpState.ERR
+    b.cover("bad response")
+    for syndrome, status in ((Syndrome.NAK_ACCESS, Status.REM_ACCESS_ERR), (Syndrome.NAK_OPERATIONAL, Status.REM_OP_ERR)):
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER, sq_psn=10)
+        await r.run([request(READ, 1, BASE, 3 * mtu, 1, raddr=0, rkey=9)], sent=1)
+        await r.run([], [read_responses(bytes(3 * mtu), 10, mtu, qp=1, src=PEER)[0], ack(11, qp=1, src=PEER, syndrome=syndrome)], done=1)
+        assert statuses(r.done()) == [status]
+    # memory refuses the data, of the first or the last response; the timer asks again; what nobody waits for is dropped
+    for at in (0x5000, 0x5000 + mtu):
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER, sq_psn=10)
+        r.memory.error(at, at + 64)
+        await r.run([request(READ, 1, 0x5000, 2 * mtu, 1, raddr=0, rkey=9)], sent=1)
+        await r.run([], read_responses(bytes(2 * mtu), 10, mtu, qp=1, src=PEER), done=1)
+        assert (r.done()[0]["status"], r.done()[0]["info"]) == (Status.MEM_ERR, at)
+    r.memory.error(0, 0)
+    b.cover("read data refused")
+    await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER, sq_psn=10)
+    lost = r.counter("dropped")
+    await r.run([], read_responses(bytes(2 * mtu), 10, mtu, qp=1, src=PEER))
+    assert r.counter("dropped") == lost + 2
+    await r.run([request(READ, 1, 0x5000, 2 * mtu, 1, raddr=0, rkey=9)], sent=1)
+    await r.run([], read_responses(bytes(2 * mtu), 10, mtu, qp=1, src=PEER)[:1])
+    await r.run([], sent=1)
+    assert (r.sent()[0][0]["psn"], r.sent()[0][0]["va"], r.sent()[0][0]["dma_len"]) == (11, mtu, mtu)
+    await r.run([], [], done=1, act=lambda: r.reg("qp_state", 1, QpState.ERR))
+    assert statuses(r.done()) == [Status.WR_FLUSH_ERR]
+    for bad in (request(READ, 1, 0x100, 8, 1), request(READ, 1, BASE, 8, 1, lkey=KEY | 4)):
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        await r.region(4, BASE, 64, Access.REMOTE_READ)
+        await r.run([bad], done=1)
+        assert statuses(r.done()) == [Status.LOC_PROT_ERR]
+
+
+@cocotb.test()
+async def test_read_answered(dut):
+    """READ as responder: responses of every size from any address, again when it comes again, refused outside its region; other QPs in between."""
+    first = PSN_MASK - 1
+    r = await start(dut, qps=(1, 2), rq_psn=first)
+    b, mtu, psn, msn = r.b, r.p.mtu, first, 0
+    await r.region(5, 0x8000, 0x1000, Access.REMOTE_READ)
+    key = KEY | 5
+
+    async def read(va, length, at, answers, *, rkey=key, qp=1):
+        want = r.memory.image[va : va + length].tobytes()
+        await r.run([], [read_request(va, length, at, qp=qp, src=PEER, rkey=rkey)], sent=answers, data=sum(flits(n) for n in segment(length, mtu)))
+        got = r.sent()
+        expected = read_responses(want, at, mtu, qp=qp, src=PEER)
+        for (m, payload), (e, data) in zip(got, expected, strict=True):
+            assert (m["opcode"], m["psn"], payload) == (e["opcode"], e["psn"], data) and (m["dest_qp"], m["dest_node"]) == (PEER_QP + qp, PEER)
+            if m["opcode"] in HAS_AETH:
+                assert (m["syndrome"], m["msn"]) == (Syndrome.ACK, msn)
+
+    for k, length in enumerate((0, 1, 64, mtu - 1, mtu, mtu + 1, 3 * mtu + 5, 9 * mtu)):
+        r.memory.latency = 30 if k % 2 else 4
+        b.stalls(0.3 * (k % 3 == 1))
+        msn += 1
+        count = len(segment(length, mtu))
+        await read(0x8000 + 7 * k, length, psn, count)
+        psn += count
+        if length > mtu:  # again, whole and from the second packet on; beyond what was asked: no effect
+            await read(0x8000 + 7 * k, length, psn - count, count)
+            await read(0x8000 + 7 * k + mtu, length - mtu, psn - count + 1, count - 1)
+            await r.run([], [read_request(0x8000, length, psn - count + 1, qp=1, src=PEER, rkey=key), read_request(0x7000, 1, psn - 1, qp=1, src=PEER, rkey=key)])
+            b.cover("read again")
+    b.stalls(0)
+    b.cover("read answered")
+
+    # Two QPs answer in turn, and a message for one of them is carried out meanwhile.
+    await r.run([request(RECV, 2, BASE, 64, 7)])
+    packets = [read_request(0x8000, 8 * mtu, psn, qp=1, src=PEER, rkey=key), read_request(0x8100, 8 * mtu, first, qp=2, src=PEER, rkey=key),
+               *message(b"meanwhile", first + 8, mtu, qp=2, src=PEER)]
+    await r.run([], packets, sent=17, data=16 * flits(mtu), done=1)
+    order = [m["dest_qp"] - PEER_QP for m, _ in r.sent() if m["opcode"] != Opcode.ACK]
+    assert sorted(order) == [1] * 8 + [2] * 8 and order[4:8].count(1) == 2, order
+    b.cover("answers in turn")
+
+    await r.region(6, BASE, 0x100, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+    bad = [(read_request(0x8FFF, 2, 0, qp=1, src=PEER, rkey=key), Syndrome.NAK_ACCESS), (read_request(BASE, 1, 0, qp=1, src=PEER, rkey=KEY | 6), Syndrome.NAK_ACCESS),
+           (read_request(0x8000, 1, 0, qp=1, src=PEER, rkey=key ^ 0x100), Syndrome.NAK_ACCESS),
+           (read_request(0x8000, (1 << 31) + 1, 0, qp=1, src=PEER, rkey=key), Syndrome.NAK_INVALID)]
+    m, _ = read_request(0x8000, 8, 0, qp=1, src=PEER, rkey=key)
+    bad.append(((dict(m, length=4), b"data"), Syndrome.NAK_INVALID))
+    for packet, syndrome in bad:
+        await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+        await r.run([], [packet], sent=1)
+        assert (r.sent()[0][0]["opcode"], r.sent()[0][0]["syndrome"], r.sent()[0][0]["psn"]) == (Opcode.ACK, syndrome, 0)
+        assert await r.state(1) == QpState.ERR
+    b.cover("read refused")
+    # memory refuses one of the packets
+    await r.open(1, dest_qp=PEER_QP + 1, dest_node=PEER)
+    r.memory.error(0x8200, 0x8240)
+    r.load([], [read_request(0x8000, 4 * mtu, 0, qp=1, src=PEER, rkey=key)])
+    b.sink("tx_meta").expect(1, exact=False)
+    b.sink("tx_data").expect(0, exact=False)
+    await b.run(20000, settle=400)
+    nak = [m for m in r.sent_metas() if m["opcode"] == Opcode.ACK]
+    assert [(m["syndrome"], m["psn"]) for m in nak] == [(Syndrome.NAK_OPERATIONAL, 2)] and await r.state(1) == QpState.ERR
+    r.memory.error(0, 0)
+    b.cover("read of bad memory")
+
+
+@cocotb.test()
 async def test_window_and_turns(dut):
     """At most `window` packets are unacknowledged; QPs alternate message by message; every queue entry completes in order."""
     r = await start(dut, qps=(1, 2, 3))
@@ -338,7 +488,7 @@ async def test_flush(dut):
     b.cover("SQD")
 
     # Operations of later forms, and messages beyond 2^31 bytes: in order, then ERR.
-    await r.run([request(SEND, 2, BASE, 64, 1), request(int(Op.READ), 2, BASE, 64, 2), request(SEND, 2, BASE, 64, 3)], sent=1, data=1)
+    await r.run([request(SEND, 2, BASE, 64, 1), request(int(Op.SET), 2, BASE, 64, 2), request(SEND, 2, BASE, 64, 3)], sent=1, data=1)
     await r.run([], [ack(503, qp=2, src=PEER)], done=3)
     assert statuses(r.done()) == [Status.SUCCESS, Status.LOC_QP_OP_ERR, Status.WR_FLUSH_ERR]
     await r.open(2, dest_qp=PEER_QP + 2, dest_node=PEER)
@@ -685,7 +835,7 @@ async def test_bad_packets(dut):
         "write too short": [write[0], change(write[2], psn=1)],
         "write length": [change(message(bytes(8), 0, mtu, qp=1, src=PEER, write=BASE)[0], dma_len=9)],
         "write in place of an immediate": [three[0], change(write[2], opcode=int(Opcode.WRITE_LAST_IMM), psn=1)],
-        "read": [change(send(0)[0], opcode=int(Opcode.READ_REQUEST))],
+        "read inside a message": [three[0], change(send(0)[0], opcode=int(Opcode.READ_REQUEST), psn=1, va=BASE, rkey=KEY, dma_len=8)],
         "unknown": [change(send(0)[0], opcode=0x55)],
     }
     for name, packets in cases.items():
@@ -770,6 +920,34 @@ async def test_open_under_load(dut):
         await r.run([], noise, act=lambda: r.reg("qp_state", 2, QpState.ERR))
         await r.run([request(RECV, 2, BASE, 8, 1), request(SEND, 2, BASE, 8, 2)], done=2)
         assert statuses(r.done()) == [Status.WR_FLUSH_ERR] * 2
+
+
+@cocotb.test()
+async def test_slow_and_fast_peer(dut):
+    """A completion belongs to its own message, whichever peer answers first; within a QP the order is that of the requests."""
+    r = await start(dut, qps=(1, 2))
+    b = r.b
+    await r.run([request(SEND, 1 + k % 2, BASE, 8 + k, k) for k in range(8)], sent=8, data=8)
+    await r.run([], [ack(k, qp=2, src=PEER) for k in range(4)], done=4)
+    assert [(d["tag"], d["byte_len"]) for d in r.done()] == [(k, 8 + k) for k in (1, 3, 5, 7)], "the slow peer's messages are not done"
+    await r.run([], [ack(3, qp=1, src=PEER)], done=4)
+    assert [(d["tag"], d["byte_len"]) for d in r.done()] == [(k, 8 + k) for k in (0, 2, 4, 6)]
+
+    # A signal behind WRITEs: its completion comes after their data is in memory, however slow that is.
+    psn = 0
+    for latency in (2, 200):
+        r.memory.latency = latency
+        data = [b.rng.bytes(64) for _ in range(6)]
+        await r.run([request(RECV, 1, BASE, 8, 9)])
+        packets = [p for k, d in enumerate(data) for p in message(d, psn + k, r.p.mtu, qp=1, src=PEER, write=0x6000 + 64 * k)]
+        packets += message(b"signal", psn + 6, r.p.mtu, qp=1, src=PEER, imm=5)
+        r.load([], [(dict(m, ack_req=0), p) for m, p in packets])
+        b.sink("done").expect(1)
+        cycles = await b.run(20000)
+        assert (r.done()[0]["imm"], r.memory.writes) == (5, 7) and cycles >= latency
+        assert r.memory.read(0x6000, 384).tobytes() == b"".join(data)
+        psn += 7
+    b.cover("signal behind WRITEs")
 
 
 @cocotb.test()

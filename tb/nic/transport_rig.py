@@ -12,7 +12,7 @@ from spec.registers import Access, QpState
 from spec.wqe import Op, Status
 
 FLIT = 64
-ALL = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+ALL = int(Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ)
 KEY = 0x5A000000  # | index
 PSN_MASK = 0xFFFFFF
 INFORMED = (Status.LOC_PROT_ERR, Status.MEM_ERR, Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR, Status.REM_OP_ERR)  # what `info` is: docs/blocks/nic.md
@@ -75,6 +75,20 @@ def message(data: bytes, psn: int, mtu: int, *, qp: int, src: int, write: int | 
         if imm is not None and last:
             meta |= dict(imm=imm)
         out.append((meta, data[at : at + n]))
+        at += n
+    return out
+
+
+def read_request(va: int, length: int, psn: int, *, qp: int, src: int, rkey: int = KEY) -> Packet:
+    return dict(opcode=int(Opcode.READ_REQUEST), ack_req=1, src_node=src, dest_qp=qp, psn=psn & PSN_MASK, length=0, va=va, rkey=rkey, dma_len=length), b""
+
+
+def read_responses(data: bytes, psn: int, mtu: int, *, qp: int, src: int) -> list[Packet]:
+    """Responses to a READ as a requester sees them."""
+    parts, out, at = segment(len(data), mtu), [], 0
+    for i, n in enumerate(parts):
+        op = Opcode.READ_RESPONSE_FIRST + (3 if len(parts) == 1 else 0 if i == 0 else 2 if i == len(parts) - 1 else 1)
+        out.append((dict(opcode=op, src_node=src, dest_qp=qp, psn=(psn + i) & PSN_MASK, length=n, syndrome=int(Syndrome.ACK)), data[at : at + n]))
         at += n
     return out
 
@@ -174,4 +188,4 @@ def statuses(done: list[dict[str, int]]) -> list[Status]:
     return [Status(d["status"]) for d in done]
 
 
-SEND, RECV, WRITE, SEND_IMM, WRITE_IMM = (int(op) for op in (Op.SEND, Op.RECV, Op.WRITE, Op.SEND_IMM, Op.WRITE_IMM))
+SEND, RECV, WRITE, SEND_IMM, WRITE_IMM, READ = (int(op) for op in (Op.SEND, Op.RECV, Op.WRITE, Op.SEND_IMM, Op.WRITE_IMM, Op.READ))

@@ -59,7 +59,7 @@ def attack(packets: int, seed: int) -> tuple[Counter, Counter]:
     owed = dict.fromkeys(QPS, (0, 0))
     for k in range(packets):
         qp = int(rng.integers(GOOD))
-        for kind in (Op.RECV, Op.SEND, Op.WRITE):
+        for kind in (Op.RECV, Op.SEND, Op.WRITE, Op.READ):
             side = kind != Op.RECV
             if rng.random() < 0.4 and owed[qp][side] < PARAMS.rq_depth:
                 v.post(qp, a.request(kind))

@@ -223,7 +223,7 @@ def test_ring_of_waits_across_queues():
 
 
 @pytest.mark.parametrize("bad,status,info", [
-    ({"opcode": 10}, Status.LOC_QP_OP_ERR, 0), ({"opcode": 255}, Status.LOC_QP_OP_ERR, 0),
+    ({"opcode": len(Op)}, Status.LOC_QP_OP_ERR, 0), ({"opcode": 255}, Status.LOC_QP_OP_ERR, 0),
     ({"opcode": Op.READ}, Status.LOC_QP_OP_ERR, 0),
     (reduce_(0, 0, 0, 64, rop=3), Status.LOC_QP_OP_ERR, 0), (reduce_(0, 0, 0, 64, dtype=4), Status.LOC_QP_OP_ERR, 0),
     (reduce_(0, 0, 0, 64, dtype=DType.INT32, flags=Flag.SCALE), Status.LOC_QP_OP_ERR, 0),
