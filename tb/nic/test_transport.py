@@ -328,6 +328,24 @@ async def test_read_answered(dut):
     b.cover("answers in turn")
 
     await r.region(6, BASE, 0x100, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+    # Answers and messages of other QPs share the way out, while the link stalls and memory is slow: nothing is lost, and each keeps its order.
+    for back, latency in ((0.7, 4), (0.5, 60), (0.0, 100)):
+        r.memory.latency = latency
+        b.sink("tx_meta").backpressure = b.sink("tx_data").backpressure = back
+        for qp in (1, 2, 3):
+            await r.open(qp, dest_qp=PEER_QP + qp, dest_node=PEER)
+        sends = [request(SEND, 1 + 2 * (k % 2), BASE + 0x100 * k, mtu, k) for k in range(16)]
+        await r.run(sends, [read_request(0x8000, 16 * mtu, 0, qp=2, src=PEER, rkey=key)], sent=32, data=32 * flits(mtu), deadline=60000)
+        got = r.sent()
+        answers = [(m["psn"], p) for m, p in got if m["dest_qp"] == PEER_QP + 2]
+        assert answers == [(k, r.memory.image[0x8000 + k * mtu :][:mtu].tobytes()) for k in range(16)]
+        for qp in (1, 3):
+            mine = [(m["psn"], p) for m, p in got if m["dest_qp"] == PEER_QP + qp]
+            assert mine == [(i, r.memory.image[BASE + 0x100 * k :][:mtu].tobytes()) for i, k in enumerate(range(qp // 2, 16, 2))]
+        await r.run([], [ack(7, qp=1, src=PEER), ack(7, qp=3, src=PEER)], done=16)
+    b.stalls(0)
+    b.cover("shared way out")
+
     bad = [(read_request(0x8FFF, 2, 0, qp=1, src=PEER, rkey=key), Syndrome.NAK_ACCESS), (read_request(BASE, 1, 0, qp=1, src=PEER, rkey=KEY | 6), Syndrome.NAK_ACCESS),
            (read_request(0x8000, 1, 0, qp=1, src=PEER, rkey=key ^ 0x100), Syndrome.NAK_ACCESS),
            (read_request(0x8000, (1 << 31) + 1, 0, qp=1, src=PEER, rkey=key), Syndrome.NAK_INVALID)]

@@ -371,7 +371,7 @@ def test_agrees_with_the_functional_system(params, data):
                   "access": data.draw(st.sampled_from([7, 7, 7, Access.LOCAL_WRITE, Access.REMOTE_WRITE]))}
     messages, recvs = [], []
     for _ in range(data.draw(st.integers(1, 6))):
-        op = data.draw(st.sampled_from([Op.SEND, Op.SEND, Op.WRITE, Op.WRITE_IMM]))
+        op = data.draw(st.sampled_from([Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM]))
         dst = 0x1000 + data.draw(st.integers(0, 9)) * 0x2001
         messages.append((op, data.draw(sizes), dst, data.draw(st.sampled_from([KEY] * 8 + [KEY + 1]))))
         if op != Op.WRITE:
@@ -393,7 +393,7 @@ def test_agrees_with_the_functional_system(params, data):
         d.s.run(expire=False)  # all RECVs are posted before the first message, as above
     for i, (op, n, dst, key) in enumerate(messages):
         a.post(request(i, op, n, i, dst, imm=i, rkey=key))
-        w = send(10, i, n) if op == Op.SEND else write(10, i, dst, n, imm=i, rkey=key) | {"opcode": op}
+        w = send(10, i, n, imm=i) | {"opcode": op} if op in (Op.SEND, Op.SEND_IMM) else write(10, i, dst, n, imm=i, rkey=key) | {"opcode": op}
         d.post(0, 0, w | {"lkey": KEY})
     exchange(a, b)
     d.s.run()
