@@ -8,7 +8,8 @@ Contract
     * Output goes to ``<dir>/<key>/<top>.v`` with ``<top>.json`` (ports, parameters, module count) beside it, where `key`
       hashes the RTLIL; files are written under a temporary name and renamed when whole, so a reader never sees half a file.
     * Yosys runs only when that key is not there yet; and nothing is elaborated when the block's class, arguments and the
-      text of every module of this project that its own module imports, directly or not, are those of an earlier emission.
+      text of every module of this project that its own module imports, directly or not, are those of an earlier emission. A module that was written while
+      this process ran has no text that others may go by: what it makes is its own.
 
 Not `amaranth.back.verilog`: its `always @*` blocks read X on Icarus until an input changes, and Verilator takes an
 order of magnitude longer on them (`bench/emission.py` measures both).
@@ -24,6 +25,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -40,6 +42,8 @@ import rtl.common.uninitialised  # noqa: F401  (initial values of memories as co
 from rtl.common.block import Block
 from rtl.sink import sink
 
+_STARTED = Path("/proc/self").stat().st_ctime if Path("/proc/self").exists() else time.time()  # of this process
+_SALT = os.urandom(16)
 YOSYS_PASSES = "proc; opt_clean"
 SUNK_PASSES = "proc -noopt; opt_clean; opt_dff -nosdff; opt_clean"  # masks stay masks; registers with enables, which `sink` needs
 
@@ -242,6 +246,8 @@ def _source_key(block: Block, top: str, passes: str) -> str:
         h.update(os.urandom(16))  # defined in an interactive session: nothing says whether it changed
     for path in sorted(sources | import_closure(__name__)):
         h.update(path.read_bytes())
+        if path.stat().st_mtime >= _STARTED:
+            h.update(_SALT)  # written since this process began: what it imported may be another text
     return h.hexdigest()[:20]
 
 

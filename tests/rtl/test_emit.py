@@ -116,8 +116,8 @@ def test_arguments_and_names_make_other_designs(tmp_path: Path) -> None:
     assert len(keys) == 3
 
 
-def test_a_changed_source_is_elaborated_again(tmp_path: Path) -> None:
-    """In processes of their own: a class keeps its source while a process lives."""
+def _mine(tmp_path: Path) -> tuple[Path, str]:
+    """A module that the block `mine.top.Top` imports, and the head of a program that has imported both."""
     (tmp_path / "mine").mkdir()
     part, top = tmp_path / "mine" / "part.py", tmp_path / "mine" / "top.py"
     (tmp_path / "mine" / "__init__.py").touch()
@@ -125,15 +125,32 @@ def test_a_changed_source_is_elaborated_again(tmp_path: Path) -> None:
     top.write_text(head + "from mine.part import ADD\n\nclass Top(Block):\n"
                    "    def __init__(self):\n        super().__init__({'a': In(8), 'q': Out(8)})\n\n"
                    "    def elaborate(self, platform):\n        m = Module()\n        m.d.sync += self.q.eq(self.a + ADD)\n        return m\n")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pathlib import Path; from mine.top import Top; from rtl.emit import emit; print(emit(Top(), Path({str(tmp_path / 'out')!r})).key)"
+    return part, f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pathlib import Path; from mine.top import Top; from rtl.emit import emit; "
 
-    def key(value: str) -> str:
+
+def _key(tmp_path: Path, code: str) -> str:
+    """What `code` and an emission of Top print, in a process of their own: a class keeps its source while a process lives."""
+    code += f"print(emit(Top(), Path({str(tmp_path / 'out')!r})).key)"
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_changed_source_is_elaborated_again(tmp_path: Path) -> None:
+    part, code = _mine(tmp_path)
+    keys = []
+    for value in ("1", "22", "1"):
         part.write_text(f"ADD = {value}\n")
-        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout.strip()
+        keys.append(_key(tmp_path, code))
+    assert keys[0] != keys[1] and keys[2] == keys[0]
 
-    one, two = key("1"), key("22")
-    assert one != two and key("1") == one
+
+def test_a_source_that_changes_under_a_running_process_is_not_taken_for_what_it_imported(tmp_path: Path) -> None:
+    part, code = _mine(tmp_path)
+    part.write_text("ADD = 1\n")
+    before = _key(tmp_path, code)
+    late = _key(tmp_path, code + f"import time; time.sleep(0.05); Path({str(part)!r}).write_text('ADD = 22\\n'); ")
+    after = _key(tmp_path, code)  # a new process, the new source
+    assert late == before != after
 
 
 def test_same_bytes_in_every_process(tmp_path: Path) -> None:
