@@ -7,7 +7,6 @@ from typing import Any
 import cocotb
 import numpy as np
 
-from golden.pe.kernels.gemm import Gemm
 from golden.pe.kernels.panels import FORMATS
 from golden.pe.kernels.ranking import Ranking
 from golden.pe.kernels.rowwise import LayerNorm, RmsNorm, Softmax
@@ -37,14 +36,9 @@ def publish(b: Bench, rows: list[dict[str, Any]], name: str) -> None:
     write_atomic(BUILD / "report" / f"kernels_{name}.json", lambda p: p.write_text(text))
 
 
-def bound_of(kernel: Any) -> int:
-    """Cycles at best behind this memory; of a GEMM its engine's."""
-    return kernel.bound(PE) if isinstance(kernel, Gemm) else kernel.bound(PE, LATENCY)
-
-
 async def carry(b: Bench, job: Job) -> int:
     """Cycles from the first instruction to the last completion; memory as the job and the golden element say."""
-    bound = bound_of(job.kernel)
+    bound = job.kernel.bound(PE, LATENCY)
     cycles, _ = await run(b, PE, job.memory, [job.kernel.program(PE)], bound=bound)
     wrong = np.flatnonzero(b.memory("axi").image != job.want)
     assert not len(wrong), f"{job.kernel}: {len(wrong)} bytes of memory are not as defined, the first at {int(wrong[0]):#x}"
@@ -125,14 +119,14 @@ async def test_ranking(dut):
         memory[: len(image)] = image
         if fmt == DotFormat.BFLOAT16:  # kernel by kernel
             for name, kernel in ranking.kernels():
-                cycles, _ = await run(b, PE, memory, [kernel.program(PE)], bound=bound_of(kernel))
+                cycles, _ = await run(b, PE, memory, [kernel.program(PE)], bound=kernel.bound(PE, LATENCY))
                 memory = b.memory("axi").image.copy()
-                rows.append(dict(kernel=name, what=type(kernel).__name__, cycles=cycles, bound=bound_of(kernel)))
+                rows.append(dict(kernel=name, what=type(kernel).__name__, cycles=cycles, bound=kernel.bound(PE, LATENCY)))
             memory[: len(image)] = image
-        cycles, _ = await run(b, PE, memory, [ranking.program(PE)], bound=bound_of(ranking))
+        cycles, _ = await run(b, PE, memory, [ranking.program(PE)], bound=ranking.bound(PE, LATENCY))
         got = ranking.results(b.memory("axi").image)
         assert all((got[n] == codes).all() for n, codes in ranking.direct().items())
-        rows.append(dict(kernel="all", what=f"{fmt.name.lower()}, {ranking.samples} samples", cycles=cycles, bound=bound_of(ranking)))
+        rows.append(dict(kernel="all", what=f"{fmt.name.lower()}, {ranking.samples} samples", cycles=cycles, bound=ranking.bound(PE, LATENCY)))
     publish(b, rows, "ranking")
 
 
@@ -166,7 +160,7 @@ async def test_cycles(dut):
         (0.65, "addition, 256 x 512, float32", problem().elementwise(SfuOp.ADD, 256, 512, C.FLOAT32, source_b=SfuB.ELEMENTS, packed=True)),
         (0.6, "interaction, 500 samples of 7 x 24, bfloat16", problem().interaction(500, 7, 24, DotFormat.BFLOAT16)),
     ]
-    rows = [dict(kernel=name, cycles=await carry(b, job), bound=bound_of(job.kernel), least=least) for least, name, job in cases]
+    rows = [dict(kernel=name, cycles=await carry(b, job), bound=job.kernel.bound(PE, LATENCY), least=least) for least, name, job in cases]
     publish(b, rows, "cycles")
     short = [r for r in rows if r["of_bound"] < r["least"]]
     assert not short, f"less of their bounds than they had: {short}"
