@@ -7,7 +7,7 @@ from bench.case import Case
 from spec.dma import DMA_DESCRIPTOR
 from spec.params import config
 from spec.pe import DOT_HELD, DOT_ROW, RE_DRAIN, RE_FILL, DotFormat, Drain
-from spec.sfu import UNARY, SfuFormat
+from spec.sfu import NATIVE, UNARY
 from tb.numeric import vectors
 from tb.pe.dot_jobs import SCALED, random_tile, rows_of
 from tb.pe.reduction_jobs import Program, floats, joined
@@ -45,7 +45,7 @@ def reduction(size: str = "") -> Case:
 def sfu() -> Case:
     """Every function of binary32 operands, a beat a cycle."""
     rng, lanes = np.random.default_rng(1), config("tiny").node.pe.lanes
-    beats = join([elementwise(lanes, op, vectors.floats(rng, 4000), fo=fo) for op in UNARY for fo in SfuFormat])
+    beats = join([elementwise(lanes, op, vectors.floats(rng, 4000), fo=fo) for op in UNARY for fo in NATIVE])
     return Case(name="sfu", sources={"beats": beats.packed()[:16384]}, sinks={"results": min(len(beats), 16384)}, runs=4, deadline=100_000)
 
 

@@ -16,6 +16,7 @@ from amaranth.hdl import Fragment, Instance, Shape, Signal, unsigned
 from amaranth.lib import data, stream
 from amaranth.lib import enum as amaranth_enum
 
+import spec.convert
 import spec.dma
 import spec.interfaces
 import spec.isa
@@ -116,8 +117,8 @@ def _documented() -> dict[tuple[tuple[str, int], ...], dict[str, tuple[str, Name
 def _known(items: list[tuple[Any, Any]]) -> dict[str, tuple[str, Names]]:
     """Enumerations of a structure's fields: of the record of `spec` that it is, or of a beat of the special function unit."""
     widths = tuple((k, Shape.cast(f.shape).width) for k, f in items)
-    if widths[-len(spec.sfu.CONTROL):] == spec.sfu.CONTROL:
-        kinds = {"op": spec.sfu.SfuOp, **dict.fromkeys(("format_a", "format_b", "format_out"), spec.sfu.SfuFormat)}
+    if set(spec.sfu.CONTROL) <= set(widths):
+        kinds = {"op": spec.sfu.SfuOp, **dict.fromkeys(("format_a", "format_b", "format_out"), spec.convert.ConvertFormat)}
         return {k: (e.__name__, _enum_names(e)) for k, e in kinds.items()}
     return _documented().get(widths, {})
 

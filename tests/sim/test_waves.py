@@ -179,7 +179,7 @@ def test_whole_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize(("name", "stream", "field", "code", "text"), [
     ("dot_product", "held", "format", DotFormat.FLOAT8_E5M2, "FLOAT8_E5M2"), ("dot_product", "row", "mx", 2, "BLOCK_32"),
-    ("reduction", "drain", "to", Drain.NEIGHBOUR, "NEIGHBOUR"), ("sfu", "beats", "op", SfuOp.GELU, "GELU"), ("sfu", "beats", "format_out", 1, "BFLOAT16"),
+    ("reduction", "drain", "to", Drain.NEIGHBOUR, "NEIGHBOUR"), ("sfu", "beats", "op", SfuOp.GELU, "GELU"), ("sfu", "beats", "format_out", 2, "BFLOAT16"),
     ("dma", "descriptor", "op", DmaOp.GATHER, "GATHER"), ("dma", "completion", "status", 6, "RANGE_SOURCE"),
     ("cp", "core0", "unit", Unit.DOT, "DOT"), ("cp", "core0", "op", Unit.CONTROL | Control.BUFFER << 3, "BUFFER"), ("cp", "core0", "op", Unit.DOT, "DOT"),
 ])
