@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from golden.net.pcap import Writer, link_names
-from golden.net.wire import packets, responses
+from golden.net.wire import packets
 from golden.nic.packet import build
 from spec.packet import PSN_BITS, Opcode, Syndrome
 from spec.params import NicParams
@@ -67,7 +67,7 @@ class Capture:
         (nic, qp), (there, other) = source, target
         meta = {"opcode": int(Opcode.READ_REQUEST), "ack_req": 1, "psn": qp.sq_psn, "va": wqe["addr_a"], "rkey": wqe["rkey"], "dma_len": wqe["length"]}
         self._packet(nic, there, qp.dest_qp, meta, b"")
-        answer = [(Opcode.ACK, 0)] if refused else responses(wqe["length"], nic.params.mtu)
+        answer = [(Opcode.ACK, 0)] if refused else packets(Op.READ, wqe["length"], nic.params.mtu)
         at, msn, syndrome = 0, (other.msn + (not refused)) & MASK, refused[1] if refused else int(Syndrome.ACK)
         for i, (opcode, size) in enumerate(answer):
             meta = {"opcode": int(opcode), "psn": (qp.sq_psn + i) & MASK, "msn": msn, "syndrome": syndrome}  # a MIDDLE carries no AETH

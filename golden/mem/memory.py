@@ -10,6 +10,8 @@ REDUCE, COPY              end of an operand within `addr_width` bits            
 SET, WAIT                 address a multiple of 4                                         ALIGN_ERR      address
 SEND, WRITE source        inside the region of `lkey`                                     LOC_PROT_ERR   address
 RECV destination          inside the region of `lkey`, LOCAL_WRITE; when it is posted     LOC_PROT_ERR   address
+READ destination          inside the region of `lkey`, LOCAL_WRITE                        LOC_PROT_ERR   address
+READ source               inside the region of `rkey`, REMOTE_READ                        REM_ACCESS_ERR the NAK
 WRITE destination         inside the region of `rkey`, REMOTE_WRITE                       REM_ACCESS_ERR the NAK
 ========================  ==============================================================  =============  ===========
 

@@ -19,20 +19,12 @@ _OPCODES: dict[Op, tuple[Opcode, Opcode, Opcode, Opcode]] = {
     Op.SEND_IMM: (Opcode.SEND_FIRST, Opcode.SEND_MIDDLE, Opcode.SEND_LAST_IMM, Opcode.SEND_ONLY_IMM),
     Op.WRITE: (Opcode.WRITE_FIRST, Opcode.WRITE_MIDDLE, Opcode.WRITE_LAST, Opcode.WRITE_ONLY),
     Op.WRITE_IMM: (Opcode.WRITE_FIRST, Opcode.WRITE_MIDDLE, Opcode.WRITE_LAST_IMM, Opcode.WRITE_ONLY_IMM),
+    Op.READ: (Opcode.READ_RESPONSE_FIRST, Opcode.READ_RESPONSE_MIDDLE, Opcode.READ_RESPONSE_LAST, Opcode.READ_RESPONSE_ONLY),
 }
 
 
-def responses(length: int, mtu: int) -> list[tuple[Opcode, int]]:
-    """(BTH opcode, payload bytes) of each response to a READ request for `length` bytes."""
-    sizes = segment(length, mtu)
-    if len(sizes) == 1:
-        return [(Opcode.READ_RESPONSE_ONLY, sizes[0])]
-    middle = [(Opcode.READ_RESPONSE_MIDDLE, n) for n in sizes[1:-1]]
-    return [(Opcode.READ_RESPONSE_FIRST, sizes[0]), *middle, (Opcode.READ_RESPONSE_LAST, sizes[-1])]
-
-
 def packets(op: int, length: int, mtu: int) -> list[tuple[Opcode, int]]:
-    """(BTH opcode, payload bytes) of each packet of a message of `op` SEND, SEND_IMM, WRITE or WRITE_IMM.
+    """(BTH opcode, payload bytes) of each packet of a message of `op` SEND, SEND_IMM, WRITE or WRITE_IMM; of READ: of its responses.
 
     Raises:
         ValueError: `op` sends no message.

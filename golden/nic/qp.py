@@ -83,7 +83,7 @@ class Nic:
         self.regions = RegionTable(params.mrs)
         self.qps = [QueuePair(i) for i in range(params.qps)]
         self.active: dict[int, QueuePair] = {}  # queue pairs with messages to send
-        self.messages: list[tuple[int, int]] = []  # (op, length) of each message carried out
+        self.messages: list[tuple[int, int]] = []  # (op, length) of each message carried out that this node sent, or READ that it answered
         self.counters = dict.fromkeys(
             ("nic_tx_packets", "nic_rx_packets", "nic_rx_dropped", "nic_retransmits", "nic_duplicates", "nic_naks"), 0)
 
@@ -294,7 +294,7 @@ class Nic:
     def _count(self, there: Nic, work: Work, count: int) -> None:
         """Packets as a lossless link would see them: every data packet, an ACK for each that asks for one."""
         asks = sum(1 for i in range(1, count + 1) if i == count or i % self.params.ack_every == 0)
-        self.messages.append((int(work.op), work.wqe["length"]))
+        (there if work.op == Op.READ else self).messages.append((int(work.op), work.wqe["length"]))  # whose link carries it
         if work.op == Op.READ:
             count, asks = 1, count
         for nic, sent, got in ((self, count, asks), (there, asks, count)):

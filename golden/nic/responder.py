@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from golden.mem.memory import AccessError, Memory, RegionTable
-from golden.net.wire import responses
+from golden.net.wire import packets
 from golden.nic.requester import MASK, MAX_MESSAGE, Completion, Meta, Packet, Request
 from spec.packet import HAS_IMM, PSN_BITS, Opcode, Syndrome, segment
 from spec.params import NicParams
@@ -203,7 +203,7 @@ class Responder:
     def _respond(self, meta: Meta) -> None:
         at = 0
         self.responses.clear()
-        for i, (opcode, size) in enumerate(responses(meta["dma_len"], self.params.mtu)):
+        for i, (opcode, size) in enumerate(packets(Op.READ, meta["dma_len"], self.params.mtu)):
             head = self._ack(Syndrome.ACK, (meta["psn"] + i) & MASK) | {"opcode": int(opcode), "length": size}
             self.responses.append((head, meta["va"] + at))
             at += size

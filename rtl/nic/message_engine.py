@@ -7,7 +7,7 @@ Rules
     1. Queues run independently and share one start a cycle, one retirement a cycle, one read and one write a cycle, each taken in
        turn (round robin). A unit that does not take requests holds only the WQEs that need it.
     2. A SET writes 4 bytes with strobes and is done when the write was answered. NOOP is done as it starts. REDUCE and COPY go to
-       near-memory compute, SEND, RECV, WRITE, WRITE_IMM, READ to the NIC; they are done when the unit says so.
+       near-memory compute, SEND, SEND_IMM, RECV, WRITE, WRITE_IMM, READ to the NIC; they are done when the unit says so.
     3. A CQE is written after its WQE and every earlier one of its queue is done; between queues in any order.
     4. While `cq_size` is 0 nothing is fetched.
     5. Every wait ends or shows: a WAIT by its deadline, a full completion ring in cq_tail - cq_head = cq_size, a held WQE in

@@ -8,8 +8,8 @@
     `qp_state`, `qp_dest_qp`, `qp_dest_node`, `qp_sq_psn`, `qp_rq_psn`, `mr_base`, `mr_size`, `mr_key`, `mr_access`  In(IndexedRegisterSignature)
     `nic_tx_packets`, `nic_rx_packets`, `nic_rx_dropped`, `nic_retransmits`, `nic_duplicates`, `nic_naks`  Out(32): spec.registers
 
-Rules and figures: rtl.nic.transport and its parts. READ and selective repeat are not in this form: requests for them
-complete with LOC_QP_OP_ERR, packets of them are answered with NAK invalid request.
+Rules and figures: rtl.nic.transport and its parts. Atomics and selective repeat are not in this form: requests for atomics complete with
+LOC_QP_OP_ERR, packets of them are answered with NAK invalid request.
 """
 from __future__ import annotations
 

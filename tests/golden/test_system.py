@@ -255,6 +255,7 @@ def test_read(length):
     got = d.s.mem_read(0, 0x20001 - 64, length + 128)
     assert np.array_equal(got[64 : 64 + length], data) and (got[:64] == 0xA5).all() and (got[64 + length :] == 0xA5).all()
     assert [(c["status"], c["opcode"], c["byte_len"]) for c in d.poll(0)] == [(OK, Op.READ, length), (OK, Op.SEND, 0)]
+    assert d.s.messages()[:2] == [[(Op.SEND, 0)], [(Op.READ, length)]]
     count = max(1, -(-length // 4096)) + 1
     assert d.s.read_reg(0, "qp_sq_psn", 3) == d.s.read_reg(1, "qp_rq_psn", 5) == (0xFFFFFD + count) & 0xFFFFFF
 
@@ -575,7 +576,7 @@ def test_bound_cycles():
     assert bound_cycles([[(Op.WRITE, 9000)], []], 4096, link) == -(-want // 64) + 100
     assert bound_cycles([[(Op.SEND, 1)] * 3, [(Op.SEND, 1)]], 4096, LinkParams(latency=1, rate=1)) == 3 * 86 + 1
     for length in (0, 1, 1024, 1025, 3072, 3073, 4096, 5000, 99999):
-        for op in (Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM):
+        for op in (Op.SEND, Op.SEND_IMM, Op.WRITE, Op.WRITE_IMM, Op.READ):
             assert message_wire_bytes(op, length, 1024) == sum(wire_bytes(*p) for p in packets(op, length, 1024))
     assert bound_cycles([[], []], 4096, link) == 0 == bound_cycles([], 4096, link)
     with pytest.raises(ValueError, match="sends no message"):
