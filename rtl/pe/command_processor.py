@@ -232,7 +232,7 @@ class CommandProcessor(Block):
             return reduce(or_, ((now[kind][i] != 0) & (unit != i) for i in range(n)))
 
         # What a unit is given, and what is kept of it meanwhile.
-        given_out, entry = Signal(layout(START)), Signal(AT_WORK)
+        given_out, entry = Signal(layout(START), name="given_out"), Signal(AT_WORK)
         m.d.comb += [
             given_out.op.eq(inst.op), given_out.args.eq(inst.args),
             *(given_out[name].eq(Mux(use & (step == k), address, addresses[k])) for k, name in enumerate(names)),

@@ -14,7 +14,7 @@ from amaranth.lib import data
 
 from rtl.common.layouts import layout
 from rtl.pe.command_processor import AT_WORK, BUFFER, CommandProcessor, What
-from spec.isa import CONTROL_ARGS, INSTRUCTION, OPERANDS, UNITS
+from spec.isa import CONTROL_ARGS, INSTRUCTION, OPERANDS, START, UNITS
 from spec.params import PeParams
 from tests.formal.design import Harness
 from tests.formal.proof import Proof
@@ -22,7 +22,7 @@ from tests.formal.queue_model import streams_kept, streams_proved
 
 NAMES = list(OPERANDS)  # a and b read, d is written
 SIZE_BITS = 8  # buffers of up to 192 bytes, at any address
-BYTES = ("pointers_small", "holds_the_cores", "step", "what", "published_free_promised", "pointers_inside", "write_follows_read", "enough_to_pop", "room_to_push", "working_", "answered", "nothing_")
+BYTES = ("pointers_small", "holds_the_cores", "step", "what", "published_free_promised", "pointers_inside", "write_follows_read", "enough_to_pop", "room_to_push", "working_", "answered", "nothing_", "has_a_head", "starts_with_enough")
 KINDS = ("reads", "pops", "writes")
 N = len(UNITS)
 
@@ -51,6 +51,13 @@ class Processor:
             [h.fifo(f"cp.{kind}_{n}", f"{kind}_{n}_") for n in self.names] for kind in ("waiting", "working", "starting"))
         self.waits = [[(e.valid, data.View(layout(INSTRUCTION), e.word[:-1]), e.word[-1]) for e in f.entries] for f in self.waiting]
         self.works = [[(e.valid, data.View(AT_WORK, e.word)) for e in f.entries] for f in self.working]
+        # Steps of one cycle, by unit: given to its queue, started, answered, not started after all.
+        entering = [h.inside(f"cp.waiting_{n}.w_en") for n in self.names]
+        leaving = [h.inside(f"cp.waiting_{n}.r_en") for n in self.names]
+        self.enters = [h.wire(f"enters_{n}", w) for n, w in zip(self.names, entering, strict=True)]
+        self.begins = [h.wire(f"begins_{n}", h.inside(f"cp.working_{n}.w_en")) for n in self.names]
+        self.ends = [h.wire(f"ends_{n}", h.inside(f"cp.working_{n}.r_en")) for n in self.names]
+        self.refuses = [h.wire(f"refuses_{n}", w & ~h.inside(f"cp.working_{n}.w_en")) for n, w in zip(self.names, leaving, strict=True)]
         self.mine = [h.wire(f"mine_{n}", self.unit == i) for i, n in enumerate(self.names)]
         for c, port in enumerate(self.cores):
             streams_kept(h, f"core{c}", port)
@@ -89,20 +96,17 @@ class Processor:
         for kind in ("waiting", "working", "starting"):
             for n, f in zip(self.names, getattr(self, kind), strict=True):
                 h.prove(f"{kind}_{n}", f.sound)
-        alone = self.any("DECODE", "CONTROL", "REFUSE", "HEAD", "GO", "ANSWER")
-        stepping = self.any("CONFLICT", "ENQUEUE", "LOOK", "MOVE", "GIVE BACK", "RELEASE")
-        h.prove("step", (~alone | (self.step == 0)) & (~stepping | (self.step <= 2)))
-        h.prove("what", (~self.any("DECODE", "CONFLICT", "ENQUEUE", "CONTROL", "REFUSE") | (self.what == What.DISPATCH))
-                & (~self.any("HEAD", "LOOK", "GO", "MOVE", "GIVE BACK") | (self.what == What.START))
-                & (~self.any("ANSWER", "RELEASE") | (self.what == What.COMPLETE)) & (~self.at("REPORT") | (self.what != What.DISPATCH)))
+        h.prove("step", ~self.any("CONFLICT", "ENQUEUE", "LOOK", "MOVE", "GIVE BACK", "RELEASE") | (self.step <= 2))
+        h.prove("what", (~self.any("CONFLICT", "ENQUEUE", "CONTROL", "REFUSE") | (self.what == What.DISPATCH))
+                & (~self.any("LOOK", "MOVE", "GIVE BACK", "REPORT") | (self.what == What.START)) & (~self.at("RELEASE") | (self.what == What.COMPLETE)))
         on_port = total(Mux(self.core == c, Mux(p.valid, p.payload.as_value() == self.inst.as_value(), 0), 0) for c, p in enumerate(self.cores))
-        h.prove("holds_the_cores", ~self.any("DECODE", "CONFLICT", "ENQUEUE", "CONTROL", "REFUSE") | on_port)
+        h.prove("holds_the_cores", ~self.any("CONFLICT", "ENQUEUE", "CONTROL", "REFUSE") | on_port)
         h.prove("to_its_unit", ~self.any("CONFLICT", "ENQUEUE") | (
             (self.unit + 1 == self.inst.unit) & (self.of_unit([f.level < f.depth for f in self.waiting]))))
         head = self.of_unit([v[0][0] for v in self.waits])
-        h.prove("has_a_head", ~self.any("HEAD", "LOOK", "GO", "GIVE BACK") | (head & self.of_unit([f.level < f.depth for f in self.working])))
+        h.prove("has_a_head", ~self.any("LOOK", "GIVE BACK") | (head & self.of_unit([f.level < f.depth for f in self.working])))
         same = self.of_unit([(v[0][1].as_value() == self.inst.as_value()) & (v[0][2] == self.core) for v in self.waits])
-        h.prove("holds_the_head", ~self.any("LOOK", "GO", "GIVE BACK") | same, using=("has_a_head", "waiting_", "step", "what"))
+        h.prove("holds_the_head", ~self.any("LOOK", "GIVE BACK") | same, using=("has_a_head", "waiting_", "step", "what"))
         keys = AT_WORK.members
         given = []
         for works, f in zip(self.works, self.working, strict=True):
@@ -114,7 +118,7 @@ class Processor:
                 last = Mux(f.level == k + 1, equal, last)
             given.append(last)
         h.prove("started_what_it_held", ~self.at("MOVE") | self.of_unit(given))
-        h.prove("answered", ~self.at("ANSWER") | self.of_unit([(f.level > 0) & d.valid for f, d in zip(self.working, self.dones, strict=True)]))
+        h.prove("answered", total(e & ~((f.level > 0) & d.valid & d.ready) for e, f, d in zip(self.ends, self.working, self.dones, strict=True)) == 0)
 
     def by_case(self, name: str, condition: Value, using: tuple[str, ...]) -> None:
         """Prove it once for each step that the machine may make: many small questions."""
@@ -122,7 +126,7 @@ class Processor:
             for state in ("MOVE", "RELEASE"):
                 for k in range(3):
                     self.cases.append(self.h.wire(f"case_{state}_{k}", self.at(state) & (self.step == k)).name)
-            self.cases += [self.h.wire(f"case_{state}", self.at(state)).name for state in ("CONTROL", "ANSWER", "GO")]
+            self.cases += [self.h.wire(f"case_{state}", self.at(state)).name for state in ("CONTROL", "LOOK", "IDLE")]
         self.h.prove(name, condition, using=using, cases=tuple(self.cases))
 
     # A buffer's record.
@@ -182,12 +186,12 @@ class Processor:
         h.prove("pointers_small", (r.size < small) & (r.avail < small) & (r.space < small) & (r.read < small) & (r.write < small), using=BYTES)
         owed = {}  # bytes that are to be published and to be freed: up with a start, down with an answer
         for what, of in (("push", ["d"]), ("pop", ["a", "b"])):
-            started = h.wire(f"started_{what}", Mux(self.at("GO"), total(self.amount(self.inst, x) for x in of), 0))
-            ended = h.wire(f"ended_{what}", Mux(self.at("ANSWER"), self.of_unit([total(self.amount(w[0][1], x) for x in of) for w in self.works]), 0))
+            started = h.wire(f"started_{what}", Mux(total(self.begins).any(), total(self.amount(self.inst, x) for x in of), 0))
+            ended = h.wire(f"ended_{what}", total(Mux(e, total(self.amount(w[0][1], x) for x in of), 0) for e, w in zip(self.ends, self.works, strict=True)))
             parts = []
             for i, n in enumerate(self.names):
                 part = Signal(24, name=f"owed_{what}_{n}")
-                h.m.d.sync += part.eq(part + Mux(self.mine[i], started, 0) - Mux(self.mine[i], ended, 0))
+                h.m.d.sync += part.eq(part + Mux(self.begins[i], started, 0) - Mux(self.ends[i], ended, 0))
                 h.prove(part.name, part == total(Mux(v, self.amount(e, x), 0) for v, e in self.works[i] for x in of))
                 parts.append(part)
             owed[what] = Signal(28, name=f"owed_{what}")
@@ -211,30 +215,35 @@ class Processor:
         looked = self.at("LOOK")
         pops, push = (lambda x: self.amount(self.inst, x)), self.amount(self.inst, "d")
         all_pops = pops("a") + pops("b")
-        h.prove("enough_to_pop", r.avail >= Mux(looked, self.before(pops, ["a", "b"]), Mux(self.at("GO"), all_pops, self.not_yet_popped)))
-        h.prove("room_to_push", r.space >= Mux(self.at("GO"), push, self.not_yet_pushed))
+        h.prove("enough_to_pop", r.avail >= Mux(looked, self.before(pops, ["a", "b"]), self.not_yet_popped))
+        h.prove("starts_with_enough", ~total(self.begins).any() | ((r.avail >= all_pops) & (r.space >= push)))
+        h.prove("room_to_push", r.space >= self.not_yet_pushed)
+        given = data.View(layout(START), h.inside("cp.given_out"))
         for k, x in enumerate(NAMES):
-            seen = (looked & (self.step > k)) | self.at("GO")
+            seen = looked & (self.step > k)
             there, pointer = (r.space, r.write) if x == "d" else (r.avail, r.read)
             offset, needed = self.inst[f"{x}_offset"], self.inst[f"{x}_bytes"]
             place = pointer + offset
             at = Mux(place >= r.size, place - r.size, place)
+            fits = (offset + needed <= there) & (at + needed <= r.size) & (r.size != 0)
+            h.prove(f"starts_with_{x}", ~total(self.begins).any() | ~self.uses(self.inst, x) | (fits & (given[x] == (r.base + at)[:24])))
             address = h.inside(f"cp.address_{x}")
             h.prove(f"{'free' if x == 'd' else 'published'}_{x}", ~seen | ~self.uses(self.inst, x) | (
-                (offset + needed <= there) & (at + needed <= r.size) & (address == (r.base + at)[:24]) & (r.size != 0)))
+                fits & (address == (r.base + at)[:24])))
 
 
 def tally(p: Processor, name: str, of: Callable[[Any, Value], Value]) -> Signal:
     """How many of the instructions in the units' queues are `of` (entry, core) some kind: counted as they come and go, unit by unit, and proved to be
     what the queues hold."""
     h = p.h
-    comes = h.wire(f"{name}_comes", p.at("ENQUEUE") & (p.step == 2) & of(p.inst, p.core))
-    goes = h.wire(f"{name}_goes", Mux(p.at("ANSWER"), p.of_unit([of(w[0][1], w[0][1].core) for w in p.works]),
-                                      p.at("GIVE BACK") & (p.step == 2) & of(p.inst, p.core)))
+    comes = h.wire(f"{name}_comes", total(p.enters).any() & of(p.inst, p.core))
+    refused = h.wire(f"{name}_refused", of(p.inst, p.core))
+    gone = [h.wire(f"{name}_gone_{n}", (e & of(w[0][1], w[0][1].core)) | (r & refused)) for n, e, w, r in zip(p.names, p.ends, p.works, p.refuses, strict=True)]
+    goes = h.wire(f"{name}_goes", total(gone))
     parts = []
     for i, n in enumerate(p.names):
         part = Signal(4, name=f"{name}_{n}")
-        h.m.d.sync += part.eq(part + (p.mine[i] & comes) - (p.mine[i] & goes))
+        h.m.d.sync += part.eq(part + (p.enters[i] & comes) - gone[i])
         h.prove(part.name, part == total(v & of(e, w) for v, e, w in p.waits[i]) + total(v & of(e, e.core) for v, e in p.works[i]))
         parts.append(part)
     count = Signal(7, name=f"{name}_all")
@@ -249,7 +258,7 @@ def accounts() -> Harness:
     p.follow()
     p.users()
     p.accounts()
-    p.h.cover("starts", p.at("GO"))
+    p.h.cover("starts", total(p.begins).any())
     p.h.cover("set_up", p.record.size != 0)
     p.h.cover("refused", p.at("GIVE BACK") & p.uses(p.inst, "a"))
     return p.h
@@ -270,8 +279,7 @@ def once() -> Harness:
         other = p.cores[1 - c]
         h.assume(f"tag_is_its_own_{c}", ~port.valid | (port.payload.tag != tag) | ~(accepted | (other.valid & (other.payload.tag == tag))))
     queued = tally(p, "tagged", lambda e, _: e.tag == tag)
-    under_way = Mux(p.at("RELEASE") | (p.at("REPORT") & (p.what == What.COMPLETE)), p.did.tag == tag,
-                    Mux(p.at("REPORT"), p.inst.tag == tag, 0))
+    under_way = Mux(p.at("RELEASE"), p.did.tag == tag, Mux(p.at("REPORT"), p.inst.tag == tag, 0))
     h.prove("in_one_place", queued + under_way + completed == accepted)
     h.prove("never_twice", ~ends | ~completed)
     h.prove("only_what_came", ~ends | accepted | comes.any())
@@ -279,10 +287,10 @@ def once() -> Harness:
     for c in range(2):
         busy = tally(p, f"of_core{c}", lambda _, core, c=c: core == c)
         ending = Mux(p.at("RELEASE"), p.did.core == c, Mux(p.at("REPORT"), p.core == c, 0))
-        h.prove(f"given_{c}", h.inside(f"cp.given_{c}") == busy + ending, using=("given", "of_core", "core_of", "step", "what", "working_", "waiting_", "answered"))
-    h.prove("core_of_the_answer", ~(p.at("REPORT") & (p.what == What.COMPLETE)) | (p.core == p.did.core))
+        h.prove(f"given_{c}", h.inside(f"cp.given_{c}") == busy + ending, using=("given", "of_core", "core_of", "step", "what", "working_", "waiting_", "answered", "has_a_head", "holds_the_head", "to_its_unit"))
+    h.prove("core_of_the_answer", ~p.at("RELEASE") | (p.core == p.did.core))
     failed = h.inside("cp.failure")
-    h.prove("nothing_starts_after_an_error", ~p.at("GO") | ~failed)
+    h.prove("nothing_starts_after_an_error", ~total(p.begins).any() | ~failed)
 
     # Numbers in the order of acceptance, for one unit: its queue holds the last ones in a row, so the head is the oldest.
     number = Signal(16, name="number")
@@ -291,7 +299,7 @@ def once() -> Harness:
                                     for i, n in enumerate(p.names)))
     h.m.d.sync += number.eq(number + enters)
     for c, port in enumerate(p.cores):
-        h.assume(f"numbered_{c}", ~port.valid | ~gives[c] | ~p.at("ENQUEUE") | (p.core != c) | (port.payload.args[-16:] == number))
+        h.assume(f"numbered_{c}", ~port.valid | ~gives[c] | ~total(p.enters).any() | (p.core != c) | (port.payload.args[-16:] == number))
     for i, n in enumerate(p.names):
         row = total([]) == 0
         for k, (v, e, _) in enumerate(p.waits[i]):
