@@ -144,6 +144,8 @@ class Attack:
                              0x61, 0x62, 0x63, 0x64, 0x7F, 0x40, 0x80 | int(self.rng.integers(128)), int(self.rng.integers(256)))
         if self.rng.random() < 0.5:
             syndrome = int(Syndrome.ACK)
+        if r.rnr_retries and self.rng.random() < 0.7:  # again, so that the limit is met
+            psn, syndrome = r.una, Syndrome.RNR_NAK | 1
         return dict(opcode=int(Opcode.ACK), src_node=PEER, dest_qp=qp, psn=psn & MASK, syndrome=syndrome, msn=int(self.rng.integers(1 << 24)),
                     ack_req=self.pick(0, 1), length=0), b""
 
