@@ -19,6 +19,7 @@ or, if that is more, what the rows take on their way in and out (`rings.way`).
 """
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -85,7 +86,7 @@ def reciprocal(n: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowKernel:
+class RowKernel(ABC):
     """Shape, formats (`format_out` None: as `format`) and places in memory.
 
     Raises (from `program`):
@@ -111,8 +112,9 @@ class RowKernel:
         return self.format if self.format_out is None else self.format_out
 
     @cached_property
+    @abstractmethod
     def steps(self) -> list[Step]:
-        raise NotImplementedError
+        """Instructions of the special function unit for a row, in order."""
 
     def vectors(self) -> list[tuple[int, int]]:
         """(circular buffer, address) of vectors that all rows share."""
